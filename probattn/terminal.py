@@ -19,7 +19,7 @@ GUTTER = "  "
 
 @dataclass(frozen=True)
 class Group:
-    """Rows under a title of their own; without title they stand alone."""
+    """Rows of a table under a common title; an empty title is not printed."""
 
     title: str
     rows: tuple[tuple[str, ...], ...]
@@ -27,16 +27,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table whose cells are text and nothing else: what looks like markup in them is shown as it is.
+    """A table of plain text; markup in cells is not interpreted.
 
-    Where the columns do not fit, words are wrapped at spaces; where that does not suffice, every row is a block of
-    lines, a line for each cell. Numbers are neither cut nor wrapped.
+    If the columns do not fit, words are wrapped at spaces; if that does not suffice, every row is printed as a block
+    with one line per cell. Numbers are neither cut nor wrapped.
 
     Attributes:
-        headings: of the columns.
-        groups: rows, each with a cell for every heading; empty where there is nothing to show.
-        words: columns, from the left, that hold words; the others hold numbers and stand on the right.
-        notes: paragraphs below.
+        headings: headings of the columns.
+        groups: groups of rows, each row with a cell for every heading.
+        words: number of columns, from the left, that hold words; the others hold numbers and are right-aligned.
+        notes: paragraphs below the table.
 
     Example:
         >>> sheet = Sheet(("measure", "value"), (Group("Test", (("Brier score", "0.125"),)),))
@@ -59,10 +59,10 @@ class Sheet:
     notes: tuple[str, ...] = ()
 
     def text(self, width: int | None) -> str:
-        """The table in lines of at most ``width`` columns, or of as many as it takes.
+        """The table as text, with lines of at most ``width`` characters; None for no limit.
 
         Raises:
-            MissingPackageError: rich (extra ``cli``), which knows how wide a character is, is not installed.
+            MissingPackageError: rich (extra ``cli``), which measures the width of characters, is not installed.
         """
         headings = [printable(heading) for heading in self.headings]
         groups = [
@@ -153,10 +153,10 @@ def _wrapped(words: str, width: int | None) -> list[str]:
 
 
 def printable(words: str) -> str:
-    """Text without control characters, which neither XML nor a reader can use; it ends every direction it begins.
+    """Text with control characters replaced, and with balanced marks of writing direction.
 
     Embeddings, overrides and isolates (U+202A to U+202E, U+2066 to U+2069) that are open at the end are closed, and
-    what closes one from outside is left out, so that text reorders nothing but itself (Unicode Standard Annex 9).
+    marks that close none of them are removed, so the text cannot reorder text around it (Unicode Standard Annex 9).
 
     Example:
         >>> printable("a" + chr(0) + "b")
@@ -168,7 +168,7 @@ def printable(words: str) -> str:
 
 
 def printable_lines(words: str) -> str:
-    """Printable text of several lines."""
+    """:func:`printable` for text of several lines; line breaks remain."""
     return "\n".join(printable(line) for line in words.splitlines())
 
 

@@ -1,4 +1,4 @@
-"""Adversarial robustness of text classifiers: attacks by TextAttack on trained runs, and the vectors that they need.
+"""Adversarial robustness of text classifiers: TextAttack's attacks on trained runs, and the vectors they need.
 
 ``probattn attack RUN`` and :func:`attack_run` attack the test texts of a finished run; ``probattn attack-vectors`` and
 :func:`make_vectors` make counter-fitted word vectors from GloVe. TextAttack comes with the extra ``attack``; it is

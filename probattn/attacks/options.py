@@ -16,44 +16,46 @@ if TYPE_CHECKING:
 AttackName = Literal["textfooler", "textbugger", "bae", "deepwordbug", "pruthi"]
 """Jin et al. 2020, Li et al. 2019, Garg and Ramakrishnan 2020 (replacement), Gao et al. 2018, Pruthi et al. 2019."""
 Tagger = Literal["textblob", "nltk", "none"]
-"""What tags words with their parts of speech."""
+"""Package that tags words with their parts of speech."""
 Prediction = Literal["point", "draws", "moments"]
-"""The probabilities that are attacked: at the posterior expectation, the mean over draws, the closed form of it."""
+"""Attacked probabilities: posterior expectation ("point"), mean over draws, or its closed form ("moments")."""
 Randomness = Literal["fixed", "fresh"]
-"""Whether draws take the same random numbers for every text and query, or new ones for every query."""
+"""Whether draws use the same random numbers for every text and query, or new ones for every query."""
 
 WORD_ATTACKS = ("textfooler", "textbugger")
-"""Those that need counter-fitted vectors."""
+"""Attacks that need counter-fitted vectors."""
 MEANING_ATTACKS = (*WORD_ATTACKS, "bae")
-"""Those that compare meanings."""
+"""Attacks that compare the meanings of sentences."""
 TAGGED_ATTACKS = ("textfooler", "bae")
-"""Those that look at parts of speech."""
+"""Attacks that compare parts of speech."""
 
 
 @dataclass(frozen=True)
 class AttackOptions(Options):
-    """An attack on the texts of a run.
+    """Options of an attack on the texts of a run.
 
     Args:
-        attack: words exchanged by vectors, words and characters, words by a language model, characters.
-        prediction: what is attacked: at the posterior expectation, mean of draws, closed form. Without latent
-            attention, "point" is the prediction as it is.
-        number: most texts, a fixed choice. It looks random.
-        queries: most queries of the network for a text.
+        attack: kind of change: words (textfooler), words and characters (textbugger), words by a language model (bae),
+            or characters (the others).
+        prediction: attacked probabilities: posterior expectation (point), mean of draws, closed form (moments). Without
+            latent attention, "point" is the only prediction.
+        number: maximum number of texts, always the same random ones.
+        queries: maximum number of queries of the network per text.
         seed: seed of random changes and of draws.
-        num_samples: posterior draws of a prediction.
-        noise: of draws: the same for every query, or new ones, which flatter a network. An attack that looks at fresh
-            noise once a text takes luck for success and for failure; see the documentation.
-        data: a data set that has a name, such as textfooler_imdb; the run's test texts by default.
-        vectors: counter-fitted vectors; the usual file by default.
-        similarity: least cosine of a word and its replacement (textfooler). Of vectors of
-            :func:`make_vectors` 0.9 suits; TextFooler's program asks 0.5 of 300-dimensional ones.
-        tagger: what tags parts of speech. "none" is no such constraint.
-        encoder: network of sentences: minilm, a folder or a name on the hub; none for no check.
+        num_samples: number of posterior draws of a prediction.
+        noise: random numbers of draws: the same for every query (fixed), or new ones (fresh). Fresh noise makes a
+            network look more robust: an attack that evaluates a text once mistakes random changes of the prediction for
+            effects.
+        data: name of a built-in data set, such as textfooler_imdb; the run's test texts by default.
+        vectors: file of counter-fitted vectors; that of attack-vectors by default.
+        similarity: least cosine of a word and its replacement (textfooler). The default suits vectors of
+            :func:`make_vectors`; TextFooler's program uses 0.5 with 300-dimensional ones.
+        tagger: package that tags parts of speech. With "none" replacements may have other parts of speech.
+        encoder: sentence encoder: minilm, a folder or a name on the hub; none to compare no meanings.
         masked_lm: masked language model of bae: a folder or a name on the hub.
 
     Raises:
-        ValueError: a value out of its range.
+        ValueError: a value is out of its range.
     """
 
     attack: AttackName = "textfooler"
@@ -72,14 +74,14 @@ class AttackOptions(Options):
 
     @property
     def name(self) -> str:
-        """Stem of the files of its records."""
+        """Name of the attack's files, without extension."""
         fresh = self.noise == "fresh" and self.prediction == "draws"
         words = [self.attack, self.prediction, self.data, "fresh" if fresh else None]
         return "_".join([*(word for word in words if word), str(self.seed)])
 
     @property
     def resources(self) -> Resources:
-        """What the attack uses beside the network."""
+        """What the attack uses besides the network."""
         from probattn.attacks.building import Resources
 
         return Resources(
@@ -91,7 +93,7 @@ class AttackOptions(Options):
         )
 
     def settings(self) -> dict[str, Any]:
-        """All that this attack depends on, of the options; what it does not use is left out."""
+        """The options on which this attack depends."""
         from probattn.attacks.vectors import vectors_file
         from probattn.files.durable import digest, file_sha256
 
@@ -116,13 +118,13 @@ class AttackOptions(Options):
 
 @dataclass(frozen=True)
 class CounterFitting(Options):
-    r"""How vectors are counter-fitted.
+    r"""Options of :func:`counter_fit`.
 
     Args:
         epochs: passes over all pairs of words.
-        step: by how much of its mean directions a vector moves in a pass.
-        antonyms: distance up to which antonyms repel each other. It is :math:`\delta`.
-        synonyms: distance down to which synonyms attract each other. It is :math:`\gamma`.
+        step: step size of a pass, as a factor of the mean gradient.
+        antonyms: cosine distance up to which antonyms are pushed apart. It is :math:`\delta`.
+        synonyms: cosine distance down to which synonyms are pulled together. It is :math:`\gamma`.
         neighbours: cosine distance within which neighbours are to stay near. It is :math:`\rho`.
     """
 

@@ -1,4 +1,4 @@
-"""What is attacked; records of attacks, one line a text, kept as it comes; their figures, and these as tables."""
+"""Records of attacks, one line per text, their summaries, and tables of these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Outcome = Literal["failed", "exhausted", "successful", "skipped"]
-"""The attack failed, failed since no query was left, was successful, or was not tried: the class was wrong before."""
+"""The attack failed, ran out of queries, was successful, or was skipped because the network was wrong before it."""
 Natural = Annotated[int, Field(ge=0)]
 LEVEL = 0.95
 ATTACKS = "attacks"
@@ -38,34 +38,34 @@ Text = str | tuple[str, str]
 
 
 class Victim(Protocol):
-    """Answers texts."""
+    """A classifier that is attacked: a function of texts that returns class probabilities."""
 
     @property
     def classes(self) -> Sequence[str]:
         """Names of the classes."""
 
     def begin(self, number: int) -> None:
-        """A new text is attacked, which has this number."""
+        """Notifies the classifier that the attack on text ``number`` begins."""
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
         """Probabilities of the classes, float64 ``[N, C]``."""
 
 
 class AttackedText(BaseModel):
-    """What became of one text.
+    """Result of the attack on one text.
 
     Attributes:
-        text: the text that is changed, of a pair the second one.
+        text: the attacked text; of a pair the second text.
         first: the first text of a pair.
-        label: its class.
-        outcome: of the attack.
-        probability: of the class before the attack.
-        attacked: of the class for ``perturbed``.
-        predicted: the class that ``perturbed`` is taken for.
-        perturbed: the text that the attack ended with.
+        label: true class.
+        outcome: outcome of the attack.
+        probability: probability of the true class before the attack.
+        attacked: probability of the true class for ``perturbed``.
+        predicted: predicted class for ``perturbed``.
+        perturbed: text at the end of the attack.
         words: number of words of the text.
-        changed: how many of them were changed.
-        queries: how often the network was asked.
+        changed: number of changed words.
+        queries: number of queries of the network.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
@@ -84,7 +84,7 @@ class AttackedText(BaseModel):
 
 
 class Share(BaseModel):
-    """A share of examples with its 95% interval (Clopper and Pearson 1934); None of none."""
+    """A share, ``count`` of ``of`` examples, and its 95% interval (Clopper and Pearson 1934); None if ``of`` is 0."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -96,7 +96,7 @@ class Share(BaseModel):
 
     @classmethod
     def counted(cls, count: int, of: int) -> Self:
-        """The share and its interval.
+        """The share of ``count`` among ``of`` examples, with its interval.
 
         Example:
             >>> share = Share.counted(9, 10)
@@ -116,16 +116,16 @@ class Share(BaseModel):
 
 
 class AttackSummary(BaseModel):
-    """What an attack on a number of texts came to.
+    """Summary of an attack on a number of texts.
 
     Attributes:
-        texts: how many were looked at.
-        failed: attacks that failed, of those that were tried: the papers' "failed attack rate".
-        exhausted: attacks that failed since the queries were used up.
-        accuracy: share of right classes before the attack.
-        accuracy_attacked: after it.
-        queries: mean number of queries of the attacks that were tried.
-        changed: mean share of the words that successful attacks changed.
+        texts: number of texts.
+        failed: share of failed attacks among the texts that were predicted correctly: the papers' "failed attack rate".
+        exhausted: number of attacks that failed because they ran out of queries.
+        accuracy: share of texts predicted correctly before the attack.
+        accuracy_attacked: share of texts predicted correctly after the attack.
+        queries: mean number of queries of an attack, without skipped texts.
+        changed: mean share of changed words in successful attacks.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -140,17 +140,17 @@ class AttackSummary(BaseModel):
 
 
 class AttackResult(BaseModel):
-    """What was attacked, how, and what it came to.
+    """Result of an attack on a run.
 
     Attributes:
         run: folder of the run.
-        name: of its recipe.
-        method: of its attention, in words, or "baseline".
-        trained_on: source of its training data.
-        training_seed: of the run.
-        settings: all that the records depend on.
-        versions: of Python and packages.
-        summary: the figures.
+        name: name of the run's recipe.
+        method: description of the attention method, or "baseline".
+        trained_on: source of the training data.
+        training_seed: seed of the training.
+        settings: everything on which the records depend.
+        versions: versions of Python and packages.
+        summary: summary of the attack.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
@@ -166,7 +166,7 @@ class AttackResult(BaseModel):
 
 
 def summarise(attacks: Sequence[AttackedText]) -> AttackSummary:
-    """The figures of some attacked texts."""
+    """Summary of attacked texts."""
     tried = [attack for attack in attacks if attack.outcome != "skipped"]
     won = [item for item in tried if item.outcome == "successful"]
     lost = len(tried) - len(won)
@@ -187,22 +187,22 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 class AttackFile:
-    """The records of one attack: a line of settings, then a line a text.
+    """File of the records of one attack: a line of settings, then a line per text.
 
-    Each line is handed to the system as it is written, so that an interruption loses the text under attack and no
-    other. A file that is there is continued if it was made with the same settings.
+    Each line is written at once, so an interruption loses only the text under attack. An existing file is continued if
+    it has the same settings.
 
     Args:
         path: the file, ending in .jsonl.
-        settings: all that the records depend on, by name: texts, numbers and truth values.
-        again: whether to begin anew in any case.
+        settings: everything on which the records depend, by name: texts, numbers and truth values.
+        again: whether to overwrite an existing file.
 
     Attributes:
-        done: texts that were attacked before, in order.
+        done: texts that were attacked already, in order.
 
     Raises:
-        RunError: the file is of other settings, or another program writes it.
-        RecordsError: it is damaged.
+        RunError: the file has other settings, or another program is writing to it.
+        RecordsError: the file is damaged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, again: bool = False) -> None:
@@ -240,7 +240,7 @@ class AttackFile:
         return attacked_texts(self.path, records)
 
     def append(self, attacked: AttackedText) -> None:
-        """Adds a text."""
+        """Adds the record of a text."""
         self.done.append(attacked)
         self._writer.append({"kind": "text", "step": len(self.done), **attacked.model_dump()})
 
@@ -275,18 +275,18 @@ def attacked_texts(path: Path, records: Sequence[Record]) -> list[AttackedText]:
 
 
 def read_attack(path: Path) -> tuple[dict[str, Any], list[AttackedText]]:
-    """Settings and texts of a file of attacks.
+    """Reads settings and texts from the file of an attack.
 
     Raises:
-        RunError: it holds something else.
-        RecordsError: it is damaged.
+        RunError: the file is not one of an attack.
+        RecordsError: the file is damaged.
     """
     records = read_records(path)
     return settings_of(path, records), attacked_texts(path, records)
 
 
 def attack_table(result: AttackResult, attacks: Sequence[AttackedText] = ()) -> Sheet:
-    """The figures of one attack, and the first texts that it changed with success below them."""
+    """Table of the summary of an attack, with the first texts that were changed successfully."""
     summary, settings = result.summary, result.settings
     figures = (
         ("attacks that failed", str(summary.failed)),
@@ -304,19 +304,19 @@ def attack_table(result: AttackResult, attacks: Sequence[AttackedText] = ()) -> 
 
 
 def compared_attacks(runs: Iterable[Path]) -> Sheet:
-    """The finished attacks on several runs: means over the runs of a method, with their 95% interval by Student's t.
+    """Compares the finished attacks on several runs: means over the runs of a method, 95% intervals of Student's t.
 
-    Runs are of one method where the words for it and the training data are the same; attacks are compared where their
-    texts and all their settings but seeds are the same. Several attacks on one network count as one, by their mean.
+    Runs have the same method if its description and the training data are the same; attacks are compared if their texts
+    and all settings but seeds are the same. Several attacks on one network are averaged first.
 
     Args:
-        runs: folders of runs, with attacks in their folder "attacks" or in that of their baseline.
+        runs: folders of runs, with attacks in their subfolder "attacks" or in that of their baseline.
 
     Returns:
-        A table of failed attacks and of accuracy before and after, in percent.
+        Table of failed attacks and of accuracy before and after, in percent.
 
     Raises:
-        RunError: no finished attack, or a file that holds none.
+        RunError: there is no finished attack, or a file is not one of an attack.
     """
     tables: dict[tuple[str, str], dict[tuple[str, str], dict[str, list[AttackResult]]]] = {}
     for file in _files(runs):

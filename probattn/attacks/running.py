@@ -1,4 +1,4 @@
-"""Attacks on the test texts of a run, recorded in its folder; its network as what is attacked, one way or another."""
+"""Attacks on the test texts of a run, recorded in its folder, and the run's network as the attacked classifier."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from probattn.tasks.run import package_versions
 from probattn.tasks.task import BASELINE, RECIPE
 
 Attack = Callable[[Text, int], AttackedText]
-"""Attacks a text of a class, an index."""
+"""Attacks a text with the index of its true class."""
 
 
 def attack_run(
@@ -44,20 +44,21 @@ def attack_run(
 ) -> tuple[Path, AttackResult]:
     """Attacks texts with the network of a finished run of classification, and records each in a file.
 
-    An attack that was interrupted goes on where it was: the file is continued if it is of the same options, texts and
-    network. Each text has a random stream of its own, so that an interruption changes nothing.
+    An interrupted attack is continued if options, texts and network are the same. Each text has a separate random
+    stream, so an interruption does not change the result.
 
     Args:
-        run: its folder, or the folder "baseline" in one.
-        options: the attack; None for TextFooler on the point prediction.
-        output: folder of the records; None for "attacks" in the run's.
-        again: begin anew, whatever is there.
+        run: folder of the run, or its subfolder "baseline".
+        options: options of the attack; None for TextFooler on the point prediction.
+        output: folder of the records; None for "attacks" in the run's folder.
+        again: whether to start again, overwriting existing records.
 
     Returns:
-        The file of the result (JSON), beside which the records lie (JSON Lines), and the result.
+        Path of the result (JSON), beside which the records are (JSON Lines), and the result.
 
     Raises:
-        RunError: no finished run of texts, another attack in the file, or TextAttack or a resource is missing.
+        RunError: there is no finished run of texts, the file holds another attack, or TextAttack or a resource is
+            missing.
         DataError: the texts cannot be read.
     """
     options = options or AttackOptions()
@@ -95,14 +96,14 @@ def attack_run(
 
 
 def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: AttackFile, seed: int) -> None:
-    """Attacks the texts that the records lack, in order, and adds them.
+    """Attacks the texts that have no record yet, in order, and adds their records.
 
     Args:
-        attack: of one text.
-        victim: is told the number of each text.
+        attack: function that attacks one text.
+        victim: attacked classifier, which is notified of the number of each text.
         data: texts with labels.
-        records: of this attack.
-        seed: of random changes; each text's generators are seeded with it and with the text's number.
+        records: file of this attack.
+        seed: seed of random changes; the generators of each text are seeded with it and with the number of the text.
     """
     assert data.labels is not None
     left = range(len(records.done), len(data))
@@ -158,19 +159,19 @@ def _warn_of_training_texts(data: TextDataset, train: TextDataset) -> None:
 
 @dataclass
 class NetworkVictim:
-    """A trained network as what is attacked.
+    """A trained network as the attacked classifier.
 
     Args:
-        task: of its run.
+        task: task of the run.
         network: the network.
-        prediction: its probabilities.
-        num_samples: P, draws of "draws".
-        seed: of the draws.
-        noise: "fixed": draw p of a site takes, for every text, the same numbers at the same places (head, query, key),
-            so that the same text always has the same answer, whatever was asked before. "fresh": each query draws anew.
+        prediction: attacked probabilities, "point", "draws" or "moments".
+        num_samples: P, number of draws for "draws".
+        seed: seed of the draws.
+        noise: "fixed": draw p of a site has the same random numbers for every text, by position (head, query, key); the
+            prediction of a text is then always the same. "fresh": each query has new random numbers.
 
     Raises:
-        RunError: "draws" or "moments" of a network without latent attention.
+        RunError: the prediction is "draws" or "moments", but the network has no latent attention.
     """
 
     task: Classification
@@ -195,7 +196,7 @@ class NetworkVictim:
         return self.network.names
 
     def begin(self, number: int) -> None:
-        """A new text is attacked, whose fresh draws depend on its number and on how often it was asked."""
+        """Starts the attack on text ``number``; fresh draws depend on it and on the number of queries since."""
         self._words, self._queries = (self.seed, number), 0
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
@@ -228,16 +229,16 @@ class NetworkVictim:
 
 
 def fixed_draws(program: Any, batch: dict[str, Tensor], num_samples: int, seed: int) -> Tensor:
-    """Mean probabilities, float64 ``[B, C]``, over draws whose noise depends on site, draw and place alone.
+    """Mean probabilities, float64 ``[B, C]``, over draws whose noise depends only on site, draw and position.
 
-    The answer to a text is thus a function of the text: neither the others of its batch, nor padding, nor earlier
-    queries change it.
+    The prediction of a text is thus a function of the text: the other texts of its batch, padding and earlier queries
+    do not change it.
 
     Args:
-        program: maps a batch to logits.
-        batch: its inputs, B rows.
-        num_samples: P.
-        seed: of the draws.
+        program: Pyro program that maps a batch to logits.
+        batch: inputs of the program, B rows.
+        num_samples: P, number of draws.
+        seed: seed of the draws.
     """
     rows = len(next(iter(batch.values())))
     at_once = max(1, rows_per_pass(next(iter(batch.values())).device) // rows)

@@ -1,4 +1,4 @@
-"""Counter-fitted word vectors, whose neighbours are synonyms and not antonyms: made from GloVe, kept in a file."""
+"""Counter-fitted word vectors, whose neighbours are synonyms and not antonyms, made from GloVe."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Active = Callable[[Tensor, slice], Tensor]
 
 
 class Fitted(NamedTuple):
-    """Counter-fitted vectors, and mean cosine similarities of the pairs before and after.
+    """Counter-fitted vectors, and mean cosine similarities of word pairs before and after.
 
     Attributes:
-        vectors: of length 1, ``[V, D]``.
+        vectors: unit vectors, ``[V, D]``.
         pairs: number of pairs by kind, "synonyms", "antonyms" and "neighbours".
-        before: their mean cosine similarity in the vectors that were given; NaN without pairs.
-        after: the same in the fitted ones.
+        before: mean cosine similarity by kind in the original vectors; NaN without pairs.
+        after: mean cosine similarity by kind in the fitted vectors.
     """
 
     vectors: Tensor
@@ -59,31 +59,31 @@ def counter_fit(
     antonyms: Pairs,
     options: CounterFitting | None = None,
 ) -> Fitted:
-    r"""Moves synonyms together and antonyms apart, and keeps neighbours near (Mrksic et al., NAACL 2016, section 2).
+    r"""Pulls synonyms together and pushes antonyms apart (Mrksic et al., NAACL 2016, section 2).
 
-    With the cosine distance d, :math:`\tau(x) = \max(0, x)` and the vectors v that are given,
+    With the cosine distance d, :math:`\tau(x) = \max(0, x)`, original vectors v and fitted ones v', passes reduce
 
     .. math:: \sum_{(u, w) \in A} \tau(\delta - d(v'_u, v'_w)) + \sum_{(u, w) \in S} \tau(d(v'_u, v'_w) - \gamma)
         + \sum_{(i, j) \in N} \tau(d(v'_i, v'_j) - d(v_i, v_j)),
         \qquad N = \{(i, j) : d(v_i, v_j) \le \rho\}
 
-    goes down: in each pass every vector moves by ``step`` times, for each of the three sums, the mean of its gradients
-    over the terms that are above zero, and is scaled to length 1. Means in place of sums keep words of many pairs from
-    jumping, and the hundreds of neighbours that frequent words have among 50-dimensional vectors from outweighing their
-    few antonyms. A pair that is in both lists counts as antonyms, and antonyms are no neighbours.
+    whose last sum keeps neighbours near. In a pass, every vector moves by ``step`` times the mean of its gradients over
+    the terms above 0, for each of the three sums, and is scaled to norm 1. With sums of gradients, words of many pairs
+    would move too far, and the hundreds of neighbours of a frequent word would outweigh its few antonyms. A pair in
+    both lists counts as antonyms, and antonyms do not count as neighbours.
 
     Args:
-        words: V different ones.
-        vectors: their vectors, none of which is 0, ``[V, D]``.
-        synonyms: pairs S; those with a word that has no vector are passed over.
+        words: V distinct words.
+        vectors: their vectors, ``[V, D]``, none of them 0.
+        synonyms: pairs S; pairs with a word without vector are ignored.
         antonyms: pairs A, likewise.
         options: the numbers above; None for the defaults, those of the paper.
 
     Returns:
-        The vectors and what became of the pairs.
+        The fitted vectors, with statistics of the pairs.
 
     Raises:
-        ValueError: numbers of words and vectors differ, or a vector is 0 or not finite.
+        ValueError: the numbers of words and vectors differ, or a vector is 0 or not finite.
 
     Example:
         >>> vectors = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.4, 0.9]])
@@ -169,7 +169,7 @@ def _cosines(vectors: Tensor, pairs: Tensor) -> Tensor:
 
 
 def vectors_file() -> Path:
-    """Usual place of the vectors: the user's cache, ``$XDG_CACHE_HOME/probattn``.
+    """Default file of the vectors, in the user's cache ``$XDG_CACHE_HOME/probattn``.
 
     Example:
         >>> vectors_file().parts[-2:]
@@ -188,21 +188,21 @@ def make_vectors(
 ) -> tuple[Path, Fitted]:
     """Counter-fits vectors and writes them, a word and its numbers on each line.
 
-    The lists of synonyms and antonyms are those of Mrksic et al. (2016), from PPDB and WordNet, in the folder "attack"
-    of the folder of public data (``PROBATTN_DATA``).
+    The lists of synonyms and antonyms are those of Mrksic et al. (2016), from PPDB and WordNet, in the subfolder
+    "attack" of the folder of public data (``PROBATTN_DATA``).
 
     Args:
-        file: where to; None for :func:`vectors_file`.
-        source: "glove-6b-50d", of an installed package (:func:`probattn.data.word_vectors`), or a text file of vectors
-            with the most frequent words first.
-        most: most words, the first ones of the source that consist of letters.
-        options: of :func:`counter_fit`.
+        file: file to write; None for :func:`vectors_file`.
+        source: "glove-6b-50d", from an installed package (:func:`probattn.data.word_vectors`), or a text file of
+            vectors with the most frequent words first.
+        most: maximum number of words, the first ones of the source that consist of letters.
+        options: options of :func:`counter_fit`.
 
     Returns:
-        The file and what became of the pairs.
+        The file, and the fitted vectors with statistics of the pairs.
 
     Raises:
-        DataError: the vectors or the lists are missing, or are not what they should be.
+        DataError: the vectors or the lists are missing or invalid.
     """
     file = file or vectors_file()
     synonyms, antonyms = list(_pairs(SYNONYMS)), list(_pairs(ANTONYMS))
@@ -224,14 +224,14 @@ def make_vectors(
 
 
 def read_vectors(file: Path | None = None) -> tuple[list[str], Tensor]:
-    """Words and their counter-fitted vectors, of length 1 each, ``[V, D]``.
+    """Words and their counter-fitted vectors, of norm 1, ``[V, D]``.
 
     Args:
-        file: as :func:`make_vectors` writes it, or any text file of vectors; None for :func:`vectors_file`.
+        file: a file of :func:`make_vectors`, or any text file of vectors; None for :func:`vectors_file`.
 
     Raises:
         RunError: there is no such file; the message names the command that makes it.
-        DataError: it does not hold vectors.
+        DataError: the file does not hold vectors.
     """
     file = file or vectors_file()
     if not file.is_file():

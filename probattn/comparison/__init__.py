@@ -1,8 +1,9 @@
-"""Methods against each other and against baselines: trained over seeds, predicted by every variant, compared in pairs.
+"""Comparison of methods and baselines: recipes trained over seeds, predicted by every method, paired by seed.
 
-``probattn compare RECIPE...`` and :func:`compare` train the recipes over seeds, predict with each network by every
-variant that it has (one pass, temperature, dropout, Laplace, draws, moments, an ensemble of the seeds), and write a
-table and a page: what each answers at an error, how well it detects out-of-distribution inputs, and what it costs.
+``probattn compare RECIPE...`` and :func:`compare` train the recipes over seeds and predict with each network by every
+prediction method ("variant") that it has: one forward pass, temperature scaling, dropout, Laplace approximation, draws,
+moments, an ensemble of the seeds. They write a table and a page with the share of inputs that can be answered at a
+target error rate, detection of out-of-distribution inputs, and cost.
 """
 
 from typing import TYPE_CHECKING

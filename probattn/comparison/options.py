@@ -1,4 +1,4 @@
-"""Options of a comparison, which the command line shows without importing what compares."""
+"""Options of a comparison, which the command line shows without importing the modules that compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probattn.options import Count, Filled, OpenShare, Options, SomeOf
 
 @dataclass(frozen=True)
 class CompareOptions(Options):
-    """What is compared.
+    """Options of a comparison.
 
     Args:
         recipes: recipes of texts: names or files; the first is the reference. Their names differ.
@@ -19,10 +19,10 @@ class CompareOptions(Options):
         set: override a key of all recipes: data.train=trec (repeatable).
         error: target error rate at which coverage is compared.
         against: prediction method of the first recipe that the others are compared with: point, dropout, ...
-        workers: processes that share the runs, of one thread each.
+        workers: number of processes that share the runs, each with one thread.
 
     Raises:
-        ValueError: a value is not as described.
+        ValueError: a value is out of its range, or two recipes have the same name.
     """
 
     recipes: SomeOf[Filled]

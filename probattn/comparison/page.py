@@ -1,4 +1,4 @@
-"""A comparison as a page, as a table for a terminal, and its words."""
+"""A comparison as an HTML page, and as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def row_title(row: Row) -> str:
 
 
 def comparison_table(results: ComparisonResults) -> Sheet:
-    """Means over seeds by recipe and variant; a star marks significant differences to the reference."""
+    """Means over seeds by recipe and prediction method; a star marks significant differences to the reference."""
     measures = [name for name in SHOWN if any(name in row.values for row in results.rows)]
     groups = [
         Group(

@@ -61,21 +61,21 @@ class _Job:
 
 
 def compare(options: CompareOptions, folder: Path, *, quiet: bool = False) -> tuple[Path, ComparisonResults]:
-    """Trains what is missing, predicts by every variant, and writes the comparison.
+    """Trains the missing runs, predicts by every prediction method, and writes the comparison.
 
-    A run that was interrupted goes on where it was; of a finished one the network stays, and the checkpoints go.
-    Several processes, started by ``workers`` or by hand with the same command, share the runs.
+    Interrupted runs are continued; of finished runs the network is kept, and the checkpoints are deleted. Several
+    processes, started by ``workers`` or by hand with the same command, share the runs.
 
     Args:
-        options: what is compared.
-        folder: of the runs, ``RECIPE/seed-N``, and of ``comparison.json`` and ``comparison.html``.
-        quiet: no progress bars of trainings.
+        options: options of the comparison.
+        folder: folder of the runs, ``RECIPE/seed-N``, and of ``comparison.json`` and ``comparison.html``.
+        quiet: whether to show no progress bars.
 
     Returns:
-        The page's file and the records.
+        Path of the page, and the records.
 
     Raises:
-        DataError: the data are not what a recipe says.
+        DataError: the data are not as a recipe describes.
         RunError: a recipe is not one of texts, runs differ in their data, or another process still trains one.
     """
     end_with_parent()

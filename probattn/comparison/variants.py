@@ -1,4 +1,4 @@
-"""The variants of predicting with one network, what they are measured by and cost, and the records of a comparison."""
+"""Prediction methods ("variants") of one network, their measures and costs, and the records of a comparison."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ MEASURES: Mapping[str, MeasureText] = MappingProxyType(
         "auroc": CLASS_MEASURES["auroc"],
     }
 )
-"""What a variant of predicting is measured by; ``auroc`` where there are out-of-domain data."""
+"""Measures of a prediction method; ``auroc`` only with out-of-domain data."""
 BINS = 10
 
 
 @dataclass
 class Variants:
-    """Predictions of one network by every variant.
+    """Predictions of one network by every prediction method.
 
     Attributes:
         labels: true classes of the validation and the test data.
-        probabilities: by variant and data set, ``[N, C]``.
-        ood_scores: by variant and data set, scores by which out-of-distribution inputs are detected, ``[N]``; where a
-            variant has none, the entropy of its probabilities serves.
-        closed_form: share of the test texts whose moments are in closed form; draws replace the others.
+        probabilities: class probabilities ``[N, C]``, by prediction method and data set.
+        ood_scores: scores ``[N]`` that detect out-of-distribution inputs, by prediction method and data set; methods
+            without such scores use the entropy of their probabilities.
+        closed_form: share of the test texts whose moments are in closed form; the others are predicted by draws.
     """
 
     labels: dict[str, Tensor] = field(default_factory=dict)
@@ -74,13 +74,13 @@ class Variants:
     closed_form: float | None = None
 
     def add(self, variant: str, probabilities: Mapping[str, Tensor], **ood_scores: Tensor) -> None:
-        """Adds a variant of predicting."""
+        """Adds a prediction method."""
         self.probabilities[variant] = dict(probabilities)
         if ood_scores:
             self.ood_scores[variant] = ood_scores
 
     def scaled(self, variant: str, name: str) -> None:
-        """Adds a variant with the temperature that fits its validation data best (Guo et al. 2017)."""
+        """Adds a prediction method with the temperature that fits the validation data best (Guo et al. 2017)."""
         logs = {
             role: probability.double().clamp_min(1e-12).log()
             for role, probability in self.probabilities[variant].items()
@@ -90,7 +90,7 @@ class Variants:
         self.add(name, probabilities)
 
     def measured(self, error: float) -> dict[str, dict[str, float]]:
-        """Figures by variant; of one with scores of its own the AUROC alone, all else is another's."""
+        """Measures by prediction method; for methods with ``ood_scores`` only the AUROC."""
         measured = {}
         for variant, probabilities in self.probabilities.items():
             measures = figures(probabilities, self.labels, error, self.ood_scores.get(variant))
@@ -106,16 +106,17 @@ def figures(
     error: float,
     ood_scores: Mapping[str, Tensor] | None = None,
 ) -> dict[str, float]:
-    """What one variant of predicting is measured by, see :data:`MEASURES`.
+    """Measures of one prediction method, see :data:`MEASURES`.
 
     Args:
-        probabilities: of "validation" and "test", and of "out_of_domain" where there are such data, ``[N, C]``.
-        labels: of the first two, integers ``[N]``.
+        probabilities: class probabilities ``[N, C]`` of "validation", "test" and, if there are such data,
+            "out_of_domain".
+        labels: true classes of "validation" and "test", integers ``[N]``.
         error: target error rate of the coverage.
-        ood_scores: scores of test and out-of-domain data in place of the entropy, larger out of the distribution.
+        ood_scores: scores of "test" and "out_of_domain" instead of the entropy, larger for out-of-distribution inputs.
 
     Returns:
-        The figures by name; one that is infinite is left out.
+        The measures by name, without infinite ones.
     """
     pilot, test = (class_columns(probabilities[role], None, labels[role]) for role in ("validation", "test"))
     wrong = ~test["right"]
@@ -139,20 +140,21 @@ def figures(
 def all_variants(
     task: Classification, network: TrainedClassifier, *, train_texts: int | None = FITTED
 ) -> Variants:
-    """Predicts the validation, test and out-of-domain data of a run by every variant that its network has.
+    """Predicts the validation, test and out-of-domain data of a run by every prediction method that its network has.
 
     Args:
-        task: of the run.
-        network: deterministic, or with latent attention.
-        train_texts: most training texts that Laplace's approximation and the distance of features are fitted to, a
-            fixed choice; None for all.
+        task: task of the run.
+        network: network of the run.
+        train_texts: maximum number of training texts to which the Laplace approximation and the feature distance are
+            fitted, always the same ones; None for all.
 
     Returns:
-        The predictions: "point" and "laplace"; "maximum", "energy" and "distance", which differ in how they detect
-        out-of-distribution inputs; of deterministic networks with dropout "dropout"; of latent attention "draws" and
-        "moments", of particles "draws" and neither "laplace" nor "energy". Those by which classes are predicted are
-        there with a temperature too, "temperature" for "point" and else "laplace_temperature" and so on; "information"
-        after "dropout_" or "draws_" detects out-of-distribution inputs by the mutual information of the draws.
+        The predictions. All networks have "point", and with out-of-domain data "maximum", "energy" and "distance",
+        scores that detect out-of-distribution inputs; latent attention has "draws" and "moments", particles "draws",
+        deterministic networks with dropout "dropout". Networks without particles have "laplace"; those with particles
+        lack "energy". Each method that predicts classes also exists with a temperature: "temperature" for "point",
+        "laplace_temperature" and so on. "dropout_information" and "draws_information" detect by the mutual information
+        of the draws.
     """
     data = {role: dataset for role, dataset in task.texts.roles().items() if role in ROLES}
     data |= {role: value for role, value in task.measured().items() if role in ROLES}
@@ -224,7 +226,7 @@ def pass_once(task: Classification, network: TrainedClassifier, texts: TextDatas
 
 
 class Interval(Record):
-    """A mean over seeds, or of a cost over repeats, and its 95% interval (Student's t); None for a single one."""
+    """A mean over seeds, or of a cost over repeats, and its 95% interval (Student's t), None for a single value."""
 
     mean: float
     low: float | None
@@ -233,26 +235,27 @@ class Interval(Record):
 
     @classmethod
     def over(cls, values: Iterable[float]) -> Interval:
-        """The interval of some values."""
+        """Mean and interval of some values."""
         return cls(**functional.mean_interval(values)._asdict())
 
     def times(self, factor: float) -> Interval:
-        """The interval of a multiple."""
+        """Mean and interval, multiplied by ``factor``."""
         low, high = (None if bound is None else factor * bound for bound in (self.low, self.high))
         return Interval(mean=factor * self.mean, low=low, high=high, seeds=self.seeds)
 
 
 class Row(Record):
-    """One variant of predicting with the networks of one recipe.
+    """Measures of one prediction method with the networks of one recipe.
 
     Attributes:
-        recipe: its name.
-        variant: how is predicted; "ensemble" is the mean over the networks of all seeds, in one pass each.
-        cost: time of a prediction in units of one pass of the reference's network, the two measured in turn.
-        closed_form: of moments the share of the test texts that have them in closed form; draws replace the others.
-        values: by measure; of variants that differ in how they detect out-of-distribution inputs, the AUROC alone.
-        gaps: differences to the reference of the same seeds, by measure, with p values that are corrected by Holm's
-            method over all variants; empty for the reference, for the ensemble, and for a single seed.
+        recipe: name of the recipe.
+        variant: prediction method; "ensemble" is the mean over the networks of all seeds, one forward pass each.
+        cost: time of a prediction, in units of one forward pass of the reference's network; the two are timed
+            alternately.
+        closed_form: for moments, share of the test texts predicted in closed form; the others are predicted by draws.
+        values: measures; only the AUROC for methods that differ only in the detection of out-of-distribution inputs.
+        gaps: differences to the reference by measure, paired by seed, with p-values corrected by Holm's method over all
+            prediction methods; empty for the reference, the ensemble, and a single seed.
     """
 
     recipe: str
@@ -264,19 +267,19 @@ class Row(Record):
 
 
 class ComparisonResults(Record):
-    """Everything that the page on a comparison shows.
+    """Records of a comparison.
 
     Attributes:
         kind: "comparison".
         error: target error rate of the coverage.
-        reference: recipe and variant that the others are compared with.
-        methods: attention methods in words, by recipe.
-        data: the data, in words.
+        reference: recipe and prediction method with which the others are compared.
+        methods: description of the attention method, by recipe.
+        data: description of the data.
         sizes: number of texts by data set.
-        seeds: of the runs.
-        set: keys that all recipes share.
-        versions: of packages.
-        rows: the figures.
+        seeds: seeds of the runs.
+        set: overrides of the keys of all recipes.
+        versions: versions of packages.
+        rows: measures, one record per recipe and prediction method.
     """
 
     kind: Literal["comparison"] = "comparison"
@@ -291,7 +294,7 @@ class ComparisonResults(Record):
     rows: tuple[Row, ...]
 
     def verdict(self, measure: str, gap: Comparison) -> Verdict:
-        """The result of a difference by its sign; "unclear" where it is not significant, as in the report of a run."""
+        """Verdict on a difference; "unclear" if it is not significant (:func:`probattn.report.is_reliable`)."""
         roles = ("test", "out_of_domain") if measure == "auroc" else ("test",)
         examples = min(self.sizes[role] for role in roles)
         return MEASURES[measure].verdict(gap.value) if is_reliable(gap, examples) else "unclear"

@@ -1,7 +1,8 @@
-"""Labelled texts, parallel text and citation graphs: built-in data sets, a user's own files, the hub; their batches.
+"""Data sets: labelled texts, parallel text, texts about graphs, questions about images, citation graphs.
 
-Every data set names its source and its licence. Built-in ones are read from installed packages, whose code is not run,
-or from the folder that the environment variable ``PROBATTN_DATA`` names.
+They are built in, files of the user, or from the Hugging Face hub. Built-in ones are read from installed packages,
+whose code is not run, or from the folder that the environment variable ``PROBATTN_DATA`` names. Every data set states
+its source and, if known, its licence.
 """
 
 from typing import TYPE_CHECKING

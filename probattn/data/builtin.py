@@ -46,16 +46,16 @@ COLA_LICENCE = "the authors state no licence, but expect fair use for research i
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A data set that has a name.
+    """A built-in data set.
 
     Args:
-        name: the name.
-        classes: their names, or what reads these from its files.
-        about: what it is and who made it.
-        licence: under which terms.
-        distribution: the package that contains it; None if it comes from the folder of public data.
-        examples: reads it.
-        paired: whether its texts are pairs.
+        name: name of the data set.
+        classes: names of the classes, or a function that reads them from the data set's files.
+        about: description and authors.
+        licence: licence of the data.
+        distribution: package that contains the data; None if they are in the folder of public data.
+        examples: function that reads the examples.
+        paired: whether the examples are pairs of texts.
     """
 
     name: str
@@ -68,18 +68,18 @@ class BuiltIn:
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of its classes.
+        """Names of the classes.
 
         Raises:
-            DataError: its files hold them, and are missing.
+            DataError: the names are in the data set's files, which are missing.
         """
         return self.classes() if callable(self.classes) else self.classes
 
     def load(self, split: Split | Literal["all"]) -> TextDataset:
-        """One split, or all of it, without repeated texts.
+        """One split, or the whole data set, without repeated texts.
 
         Raises:
-            DataError: its package or its file is missing, or the split is empty.
+            DataError: the package or the file is missing, or the split is empty.
         """
         by_split = self.examples()
         splits = SPLITS if split == "all" else (split,)
@@ -297,4 +297,4 @@ _SETS = (
 )
 
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType({item.name: item for item in _SETS})
-"""The data sets that have a name."""
+"""The built-in data sets by name."""

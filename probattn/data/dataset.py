@@ -12,18 +12,18 @@ from probattn.data.identity import Sampled, text_key
 
 @dataclass(frozen=True)
 class TextDataset(Sampled):
-    r"""Texts with their classes, and where they come from.
+    r"""Texts with their classes and their source.
 
     Args:
-        texts: the texts, N of them, none blank.
-        labels: class of each text, an index into ``label_names``; None where the classes are unknown or do not matter.
+        texts: N texts, none blank.
+        labels: class of each text, an index into ``label_names``; None if classes are unknown or not used.
         label_names: names of the classes, in the order of a network's outputs; empty without labels.
-        source: what the texts are, as messages and reports name it.
-        licence: under which terms, as far as known.
-        pairs: the second text of each, where the task is about pairs of texts; None where it is about single ones.
+        source: description of the data set in messages and reports.
+        licence: licence of the texts, if known.
+        pairs: the second text of each, if the task is about pairs of texts; None for single texts.
 
     Raises:
-        DataError: no texts, or labels or second texts that do not fit.
+        DataError: there are no texts, or labels or second texts do not fit.
 
     Example:
         >>> data = TextDataset(("good", "bad", "fine"), (1, 0, 1), ("negative", "positive"), "three words")
@@ -61,12 +61,12 @@ class TextDataset(Sampled):
         return len(self.texts)
 
     def counts(self) -> dict[str, int]:
-        """Number of texts of each class, by its name; empty without labels."""
+        """Number of texts of each class, by name; empty without labels."""
         counted = Counter(self.labels or ())
         return {name: counted[index] for index, name in enumerate(self.label_names)} if self.labels else {}
 
     def rows(self, rows: Sequence[int]) -> TextDataset:
-        """The texts at the given places, in the order given."""
+        """The texts with these indices, in this order."""
         labels = None if self.labels is None else tuple(self.labels[row] for row in rows)
         pairs = None if self.pairs is None else tuple(self.pairs[row] for row in rows)
         return replace(self, texts=tuple(self.texts[row] for row in rows), labels=labels, pairs=pairs)
@@ -77,19 +77,19 @@ class TextDataset(Sampled):
         return ((text, self.pair(row)) for row, text in enumerate(self.texts))
 
     def pair(self, row: int) -> str | None:
-        """The second text of a row; None where texts stand alone."""
+        """The second text of a row; None for single texts."""
         return None if self.pairs is None else self.pairs[row]
 
     def keys(self) -> frozenset[str]:
-        """The texts, or pairs of texts, as :func:`~probattn.data.identity.text_key` sees them."""
+        """The set of :func:`~probattn.data.text_key` of all texts, or pairs of texts."""
         return frozenset(self._keys())
 
     def shared_with(self, other: TextDataset | frozenset[str]) -> int:
-        """Number of these texts that ``other``, or a data set with such keys, holds too."""
+        """Number of these texts that are also in ``other``, a data set or the ``keys`` of one."""
         return len(self.places_in(other if isinstance(other, frozenset) else other.keys()))
 
     def places_in(self, keys: Collection[str]) -> list[int]:
-        """Places of the texts whose keys are among ``keys``."""
+        """Indices of the texts whose key is in ``keys``."""
         return [index for index, key in enumerate(self._keys()) if key in keys]
 
     def copies(self) -> int:

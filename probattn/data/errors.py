@@ -10,14 +10,14 @@ from probattn.checks import PlainWarning, shortened
 
 
 class DataError(ValueError):
-    """Data that cannot be used; the message is one line: where, what was expected, what came, what to do."""
+    """Data that cannot be used; the message is one line: where, what was expected, what was found, what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
 
 
 class DataWarning(PlainWarning):
-    """Data that is used, but not quite as it came: truncated texts, texts that training data holds too."""
+    """Data that are used with a reservation, such as truncated texts or test texts that are in the training data."""
 
 
 TOLD: dict[tuple[str, int], int] = {}

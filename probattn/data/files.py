@@ -15,13 +15,13 @@ from probattn.files.spreadsheets import WORKBOOK, workbook_text
 
 
 def package_file(package: str, relative: str, *, distribution: str, purpose: str) -> Path:
-    """Path of a file or folder inside an installed package that is not imported.
+    """Path of a file or folder inside an installed package, which is not imported.
 
     Args:
-        package: top-level import name.
-        relative: path below the package's folder.
-        distribution: what to install to have it.
-        purpose: what it is needed for.
+        package: import name of the top-level package.
+        relative: path relative to the package's folder.
+        distribution: name under which the package is installed, for the message.
+        purpose: what the file is needed for, for the message.
 
     Returns:
         The path, which exists.

@@ -21,19 +21,20 @@ COLUMNS = ("title", "entities", "types", "relations", "text")
 LICENCE = "cite Koncel-Kedziorski et al. 2019 (Text Generation from Knowledge Graphs with Graph Transformers)"
 
 Relation = tuple[int, int, int]
-"""Numbers of an entity, of the kind of relation, and of another entity."""
+"""Index of an entity, index of the kind of relation, and index of another entity."""
 
 
 @dataclass(frozen=True)
 class GraphText:
-    """A title, a graph and a text about it.
+    """A title, a graph of entities and relations, and a text about it.
 
     Attributes:
-        title: words with spaces between them.
-        entities: the same, one or more.
-        types: of each entity.
-        relations: between entities.
-        text: words and entities; ``<method_2>`` is entity 2, whose type is "method". Empty where it is to be written.
+        title: words separated by spaces.
+        entities: one or more entities, each as words separated by spaces.
+        types: type of each entity.
+        relations: relations between entities.
+        text: words and entities separated by spaces; ``<method_2>`` is entity 2, whose type is "method". Empty if the
+            text is to be generated.
 
     Example:
         >>> row = GraphText("a parser", ("fast parser", "texts"), ("method", "data"), ((0, 0, 1),), "a <method_0> .")
@@ -48,17 +49,17 @@ class GraphText:
     text: str = ""
 
     def tokens(self) -> list[str | int]:
-        """The text's words, and numbers of the entities."""
+        """The words of the text as strings, and its entities as indices."""
         words = [(word, _REFERENCE.fullmatch(word)) for word in self.text.split()]
         return [word if reference is None else int(reference[2]) for word, reference in words]
 
     def named(self, tokens: Sequence[str | int]) -> str:
-        """Words and numbers of entities as a text."""
+        """The text of ``tokens``, words and indices of entities, with the names of the entities."""
         return " ".join(token if isinstance(token, str) else self.entities[token] for token in tokens)
 
     @property
     def surface(self) -> str:
-        """The text with the entities' words."""
+        """The text with the names of the entities."""
         return self.named(self.tokens())
 
 
@@ -67,10 +68,10 @@ class GraphTexts(Sampled):
     """Texts about graphs.
 
     Attributes:
-        rows: one or more.
+        rows: one or more texts.
         relations: names of the kinds of relations.
-        source: what they are, as messages and reports name it.
-        licence: under which terms, as far as known.
+        source: description of the data in messages and reports.
+        licence: licence of the texts, if known.
     """
 
     rows: tuple[GraphText, ...]
@@ -87,14 +88,14 @@ class GraphTexts(Sampled):
         return tuple(sorted({name for row in self.rows for name in row.types}))
 
     def shortest_first(self) -> list[int]:
-        """Places of the rows by the words of their texts: batches of neighbours need little padding."""
+        """Indices of the rows by number of words of their texts, so that batches need little padding."""
         return by_length(row.text.split() for row in self.rows)
 
     def split(self, held_out: int) -> tuple[GraphTexts, GraphTexts]:
-        """All rows but ``held_out``, and those, the same choice as :meth:`take`'s.
+        """Splits off ``held_out`` rows, those of :meth:`take`; returns the other rows and these.
 
         Raises:
-            DataError: no row is left on one of the sides.
+            DataError: one of the two parts is empty.
         """
         if len(self) == 1:
             raise DataError(f"{self.source}: expected two texts or more, one to hold out, got one")
@@ -107,17 +108,17 @@ class GraphTexts(Sampled):
         return self.at(rest), self.at(indices)
 
     def at(self, places: Sequence[int]) -> GraphTexts:
-        """The rows at the given places, in the order given."""
+        """The rows with these indices, in this order."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
 
     def _identities(self) -> Iterator[tuple[str, str]]:
         return ((row.title, row.text) for row in self.rows)
 
     def check_types(self, known: Sequence[str]) -> None:
-        """Makes sure that all entities have one of the ``known`` types.
+        """Checks that all entities have one of the ``known`` types.
 
         Raises:
-            DataError: one has another.
+            DataError: an entity has another type.
         """
         for number, row in enumerate(self.rows, 1):
             other = next((name for name in row.types if name not in known), None)
@@ -129,10 +130,10 @@ class GraphTexts(Sampled):
 
 
 def read_relations(path: Path | str) -> tuple[str, ...]:
-    """Reads names of relations, one a line.
+    """Reads names of kinds of relations, one per line.
 
     Raises:
-        DataError: a file that is missing, empty or not UTF-8, or a name that stands twice.
+        DataError: the file is missing, empty or not UTF-8, or has a name twice.
     """
     file = Path(path).expanduser()
     names = [line.strip() for line in read_text(file).split("\n") if line.strip()]
@@ -145,16 +146,16 @@ def read_relations(path: Path | str) -> tuple[str, ...]:
 def read_graph_texts(path: Path | str, relations: Sequence[str]) -> GraphTexts:
     """Reads texts about graphs in the form of AGENDA's files.
 
-    A line has five columns with tabs between them, and may have more, which are not read: the title; the entities with
-    `` ; `` between them; their types, ``<method> <task>``; relations as numbers of entity, relation and entity,
-    ``0 2 1 ; 3 0 1``; the text, in which ``<method_0>`` is entity 0.
+    A line has at least five columns, separated by tabs; further columns are ignored. The columns are the title; the
+    entities, separated by `` ; ``; their types, ``<method> <task>``; the relations, each as indices of entity, relation
+    and entity, ``0 2 1 ; 3 0 1``; and the text, in which ``<method_0>`` is entity 0.
 
     Args:
-        path: the file; ending in ``.gz``, it is unpacked.
-        relations: names of the kinds of relations, which give their number.
+        path: the file, or its gzip-compressed form ending in ``.gz``.
+        relations: names of the kinds of relations, in the order of their indices.
 
     Raises:
-        DataError: in one line, the file, the line and what is wrong with it.
+        DataError: the data are invalid; the message, one line, names the file and the line.
     """
     file = Path(path).expanduser()
     lines = read_text(file).rstrip("\r\n").split("\n")

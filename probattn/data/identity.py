@@ -1,4 +1,4 @@
-"""Identity of texts: when two are the same, and which split one belongs to."""
+"""Identity of texts: when two texts count as equal, and to which split a text belongs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASCII_MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 
 
 def text_key(text: str, pair: str | None = None) -> str:
-    r"""Identity of a text: its letters and digits without case; two texts with the same key are one.
+    r"""Identity of a text: its letters and digits in lower case; texts with the same key count as equal.
 
     A text of punctuation only is its own key. The key of a pair is that of both texts, in their order.
 
@@ -28,7 +28,7 @@ def text_key(text: str, pair: str | None = None) -> str:
         pair: the second text of a pair.
 
     Returns:
-        The key; that of a pair has a line break between its parts, which no part has.
+        The key; that of a pair has a line break between its parts, which contain none.
 
     Example:
         >>> text_key("It isn't  GOOD .") == text_key("it is n't good")
@@ -57,15 +57,15 @@ def position(text: str, salt: str, pair: str | None = None) -> float:
 def split_of(
     text: str, validation: float = 0.1, test: float = 0.1, *, pair: str | None = None, salt: str = "split"
 ) -> Split:
-    """The split of a text: always the same one, so that no text is in two.
+    """The split of a text by the hash of its :func:`text_key`: equal texts are always in the same split.
 
     Args:
         text: the text.
-        validation: share of texts that goes to "validation", in [0, 1].
-        test: share that goes to "test", in [0, 1].
-        pair: the second text of a pair, which belongs to the text.
-        salt: names the choice. The part that one choice left to train on is cut by another: by the same one nothing of
-            it would be held out.
+        validation: share of texts in "validation", in [0, 1].
+        test: share of texts in "test", in [0, 1].
+        pair: the second text of a pair.
+        salt: changes the hash. To split the training part of an earlier split again, use another salt; with the same
+            salt none of its texts would be held out.
 
     Returns:
         "train", "validation" or "test".

@@ -1,4 +1,4 @@
-"""A graph whose nodes are classified: features, labels, edges and who is for what."""
+"""A graph whose nodes are classified: features, labels, edges and splits."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from torch import Tensor
 from probattn.data.errors import DataError
 
 UNKNOWN = -1
-"""Label of a node whose class the data do not give."""
+"""Label of a node whose class is unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeGraph:
-    """A graph for transductive node classification: every node and edge is seen, only some labels are.
+    """A graph for transductive node classification: all nodes and edges are visible in training, but only some labels.
 
     Args:
-        features: float ``[N, F]``.
-        labels: int64 ``[N]``; :data:`UNKNOWN` where there is none.
-        edge_index: int64 ``[2, E]``, sources above targets; an undirected edge is listed in both directions.
-        train_mask: bool ``[N]``, nodes whose labels are learned from.
-        validation_mask: bool ``[N]``, nodes to choose by.
-        test_mask: bool ``[N]``, nodes to measure on.
-        label_names: names of the classes.
-        source: what it is, for messages and reports.
-        licence: under which terms it may be used.
+        features: features of the nodes, float ``[N, F]``.
+        labels: classes of the nodes, int64 ``[N]``; :data:`UNKNOWN` for unknown classes.
+        edge_index: edges, int64 ``[2, E]``, first row sources, second row targets; an undirected edge is listed in both
+            directions.
+        train_mask: bool ``[N]``, training nodes.
+        validation_mask: bool ``[N]``, validation nodes.
+        test_mask: bool ``[N]``, test nodes.
+        label_names: names of the C classes.
+        source: description of the graph in messages and reports.
+        licence: licence of the data, if known.
 
     Raises:
-        DataError: shapes that do not fit, an edge to a missing node, a label that is no class, a node with a purpose
-            and without label, or with two purposes.
+        DataError: shapes do not fit, an edge has a missing node, a label is not a class, or a node of a split has no
+            label or is in two splits.
 
     Example:
         >>> first, second = torch.tensor([True, False]), torch.tensor([False, True])
@@ -74,37 +75,37 @@ class NodeGraph:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, number of nodes."""
         return self.features.shape[0]
 
     @property
     def num_features(self) -> int:
-        """F."""
+        """F, number of features."""
         return self.features.shape[1]
 
     @property
     def num_edges(self) -> int:
-        """E, directed."""
+        """E, number of directed edges."""
         return self.edge_index.shape[1]
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """C, number of classes."""
         return len(self.label_names)
 
     def rows(self, role: Literal["train", "validation", "test"]) -> dict[str, Tensor]:
-        """Nodes of a purpose and labels, int64 ``[B]``, as :class:`probattn.models.graph.NodeClassifier` takes them."""
+        """Nodes of a split and their labels, int64 ``[B]`` each, for :class:`probattn.models.graph.NodeClassifier`."""
         mask: Tensor = getattr(self, f"{role}_mask")
         return {"nodes": mask.nonzero().flatten(), "labels": self.labels[mask]}
 
     def with_self_loops(self) -> NodeGraph:
-        """The same graph with exactly one edge from every node to itself, after all others."""
+        """The same graph with exactly one edge from every node to itself, listed after all other edges."""
         edges = self.edge_index[:, self.edge_index[0] != self.edge_index[1]]
         nodes = torch.arange(self.num_nodes)
         return replace(self, edge_index=torch.cat([edges, torch.stack([nodes, nodes])], dim=1))
 
     def with_normalised_rows(self) -> NodeGraph:
-        """The same graph with each node's features divided by their sum; rows that sum to 0 stay."""
+        """The same graph with each node's features divided by their sum; features with sum 0 are unchanged."""
         total = self.features.sum(dim=1, keepdim=True)
         return replace(self, features=self.features / torch.where(total == 0, 1.0, total))
 

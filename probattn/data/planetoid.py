@@ -50,7 +50,7 @@ PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pubmed": ("class 0", "class 1", "class 2"),
     }
 )
-"""The graphs by name, with their classes (those of Cora and Citeseer known by their sizes; the files name none)."""
+"""The graphs by name, with their classes. Those of Cora and Citeseer follow from class sizes; the files name none."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +71,23 @@ class _Arrays:
 def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
     """Reads a citation graph with its standard split.
 
-    Papers are nodes, words their features, citations (both directions, each once, none of a paper by itself) edges.
-    20 nodes of each class are for training, the 500 after them for validation, 1,000 for testing. Nodes that the files
-    leave out (15 of Citeseer's) have no words and no label.
+    Nodes are papers, features their words, edges citations (in both directions, each once, without self-citations). 20
+    nodes of each class are for training, the next 500 for validation, 1,000 for testing. Nodes that are missing in the
+    files (15 of Citeseer) have no words and no label.
 
-    The files ``ind.<name>.{x,y,tx,ty,allx,ally,graph,test.index}`` are pickles; only arrays, sparse matrices, lists and
-    dictionaries are read from them.
+    The files ``ind.<name>.{x,y,tx,ty,allx,ally,graph,test.index}`` are pickles, from which only arrays, sparse
+    matrices, lists and dictionaries are read.
 
     Args:
-        name: "cora", "citeseer", "pubmed", or that of any graph with files of this form, whose classes have numbers.
-        folder: where the files lie; by default ``<name>`` in the folder that ``PROBATTN_DATA`` names.
+        name: "cora", "citeseer", "pubmed", or the name of another graph with such files, whose classes are then
+            numbered.
+        folder: folder of the files; by default ``<name>`` in the folder that ``PROBATTN_DATA`` names.
 
     Returns:
-        The graph, features as they are (words of Cora 0 or 1), no self loops.
+        The graph, with features as in the files (for Cora 0 or 1) and without self loops.
 
     Raises:
-        DataError: a missing or damaged file, matrices that do not fit each other, or an edge to a
-            missing node.
+        DataError: a file is missing or damaged, matrices do not fit each other, or an edge has a missing node.
     """
     path = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
     arrays = _read(name, path)

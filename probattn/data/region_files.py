@@ -1,4 +1,4 @@
-"""Files of images: their pixels, or features of regions that a detector found in them."""
+"""Files of images: pixels, or features of regions that an object detector found."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Where images are.
+    """Location and format of the files of images.
 
     Attributes:
-        folder: of their files.
-        pattern: name of an image's file, with ``{id}`` for its name as it is; ``{id:012d}`` takes it as a number and
-            fills it with zeros.
-        region_size: F, the feature dimension, of files with features of regions; None for files of pixels.
-        image_size: height and width that pixels are brought to.
-        max_regions: most regions of an image.
+        folder: folder of the files.
+        pattern: name of an image's file, in which ``{id}`` stands for the name of the image, and ``{id:012d}`` for its
+            number with leading zeros.
+        region_size: F, dimension of the features of regions, for files of regions; None for files of pixels.
+        image_size: height and width to which pixels are resized.
+        max_regions: maximum number of regions of an image.
 
     Example:
         >>> ImageFiles(Path("train"), "COCO_train2014_{id:012d}.jpg.npz").path("9").name
@@ -67,7 +67,7 @@ class ImageFiles:
     max_regions: int = 100
 
     def path(self, image: str) -> Path:
-        """The file of an image; a ``DataError`` where the pattern does not fit its name."""
+        """The file of an image; ``DataError`` if the pattern does not fit its name."""
         try:
             if "{id" not in self.pattern:
                 raise LookupError("it has none")
@@ -83,24 +83,24 @@ class ImageFiles:
             ) from None
 
     def check(self, images: Iterable[str], where: str) -> None:
-        """Makes sure that all files are there; a ``DataError`` names the first that is not."""
+        """Checks that all files exist; ``DataError`` names the first that does not."""
         for image in images:
             file = self.path(image)
             if not file.is_file():
                 raise DataError(f"{where}: expected image {image} in {file}, got no such file")
 
     def read(self, file: Path) -> Tensor:
-        """Pixels, uint8 ``[3, S, S]``, or features of regions, float32 ``[R, F]``.
+        """Pixels, uint8 ``[3, S, S]``, or features of R regions, float32 ``[R, F]``.
 
         Raises:
-            DataError: a file that is damaged or of another format.
+            DataError: the file is damaged or has another format.
         """
         return self._pixels(file) if self.region_size is None else self._features(file)
 
     def boxes(self, file: Path) -> Tensor | None:
-        """Boxes ``[R, 4]`` of an image's regions as shares of the whole, where its file has one for each.
+        """Boxes ``[R, 4]`` of an image's regions (left, top, right, bottom), relative to its size; None without boxes.
 
-        They are for drawings alone: what is no such box is none, and no error.
+        They are only used for drawings, so invalid boxes raise no error.
         """
         if self.region_size is None or file.suffix != ".npz":
             return None

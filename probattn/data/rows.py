@@ -27,17 +27,15 @@ COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read, and the use of their labels.
+    """Columns to read, and the use of their labels.
 
     Args:
         text: column of the texts.
         label: column of the labels.
-        use: "required" labels must be there; "optional" ones are read where the column exists; "ignored" ones are not
-            looked at.
-        label_names: the classes that labels may name, in order; None takes them from the data, sorted (numbers by
-            value).
-        label_map: label in the data to class name, for data that names its classes otherwise.
-        text_pair: column of the second texts, where the task is about pairs of texts; None for single ones.
+        use: "required" labels must exist; "optional" ones are read if the column exists; "ignored" ones are not read.
+        label_names: the allowed classes, in order; None takes them from the data, sorted (numbers by value).
+        label_map: class name for each label in the data, if the data name classes differently.
+        text_pair: column of the second texts, if the task is about pairs of texts; None for single texts.
 
     Raises:
         DataError: two of the columns are the same.
@@ -59,17 +57,17 @@ class Columns:
                 )
 
     def names(self, *, labelled: bool) -> dict[str, str]:
-        """The columns that are read, by what they are for: text, text_pair and, if ``labelled``, label."""
+        """The columns that are read, by role: text, text_pair and, if ``labelled``, label."""
         columns = {"text": self.text}
         if self.text_pair is not None:
             columns["text_pair"] = self.text_pair
         return columns | ({"label": self.label} if labelled else {})
 
     def find(self, names: Sequence[str], where: str) -> bool:
-        """Checks the columns ``names`` of the place ``where``; returns whether labels are to be read.
+        """Checks the columns ``names`` of the file ``where``; returns whether labels are to be read.
 
         Raises:
-            DataError: a column is missing or there twice.
+            DataError: a column is missing or exists twice.
         """
         for role, name in self.names(labelled=self.use != "ignored").items():
             if names.count(name) > 1:

@@ -1,4 +1,4 @@
-"""Parallel text: sentences and their translations, from files and from Multi30k, and their batches of tokens."""
+"""Parallel text: sentences and their translations, from files and from Multi30k, and batches of their tokens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class SentencePairs(Sampled):
     """Sentences of one language and their translations into another.
 
     Args:
-        sources: the sentences, N of them, none blank.
-        targets: their translations, as many, none blank.
-        languages: names of the two languages.
-        source: what the pairs are, as messages and reports name it.
-        licence: under which terms, as far as known.
+        sources: N sentences, none blank.
+        targets: N translations, none blank.
+        languages: names of source and target language.
+        source: description of the pairs in messages and reports.
+        licence: licence of the texts, if known.
 
     Raises:
-        DataError: no pairs, unequal numbers, a blank sentence, or a text in place of sentences.
+        DataError: there are no pairs, unequal numbers of sentences, a blank sentence, or a string instead of sentences.
 
     Example:
         >>> pairs = SentencePairs(("A dog.", "A cat."), ("Ein Hund.", "Eine Katze."), ("en", "de"), "two animals")
@@ -70,7 +70,7 @@ class SentencePairs(Sampled):
         return len(self.sources)
 
     def rows(self, rows: Sequence[int]) -> SentencePairs:
-        """The pairs at the given places, in the order given."""
+        """The pairs with these indices, in this order."""
         sources, targets = (tuple(side[row] for row in rows) for side in (self.sources, self.targets))
         return replace(self, sources=sources, targets=targets)
 
@@ -80,18 +80,18 @@ class SentencePairs(Sampled):
         return zip(self.sources, self.targets, strict=True)
 
     def reversed(self) -> SentencePairs:
-        """The same pairs, to be translated the other way round."""
+        """The same pairs with source and target exchanged."""
         return replace(self, sources=self.targets, targets=self.sources, languages=self.languages[::-1])
 
 
 @dataclass(frozen=True)
 class ParallelSplits:
-    """Sentence pairs to train on, to choose by and to measure on.
+    """Sentence pairs for training, validation and testing.
 
     Attributes:
-        train: for training.
-        validation: for choosing.
-        test: for measuring.
+        train: training pairs.
+        validation: validation pairs.
+        test: test pairs.
     """
 
     train: SentencePairs
@@ -99,25 +99,25 @@ class ParallelSplits:
     test: SentencePairs
 
     def roles(self) -> dict[str, SentencePairs]:
-        """The three by name."""
+        """The splits by name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
 def read_pairs(
     source: Path | str, target: Path | str, languages: tuple[str, str] = ("source", "target")
 ) -> SentencePairs:
-    """Reads parallel text: two files of UTF-8 text, a sentence a line, the same number of lines.
+    """Reads parallel text: two files of UTF-8 text with the same number of lines, one sentence per line.
 
     Args:
-        source: file of the sentences; ending in ``.gz``, it is unpacked.
+        source: file of the sentences, or its gzip-compressed form ending in ``.gz``.
         target: file of their translations, likewise.
-        languages: names of the two languages.
+        languages: names of source and target language.
 
     Returns:
-        The pairs, in the order of the lines, without space around them.
+        The pairs in the order of the lines, without surrounding space.
 
     Raises:
-        DataError: a file that is missing, empty, damaged or not UTF-8; unequal numbers of lines; a blank line.
+        DataError: a file is missing, empty, damaged or not UTF-8, the numbers of lines differ, or a line is blank.
     """
     files = Path(source).expanduser(), Path(target).expanduser()
     sources, targets = (_lines(file) for file in files)
@@ -144,21 +144,21 @@ def load_multi30k(
     target: Language = "de",
     test: str = "test_2016_flickr",
 ) -> ParallelSplits:
-    """Reads Multi30k: 29,000 pairs to train on, 1,014 to choose by, and those of one of its test sets to measure on.
+    """Reads Multi30k: 29,000 training pairs, 1,014 validation pairs, and one of its test sets.
 
     Args:
-        folder: holds ``{train,val,test_2016_flickr}.{en,de}.gz``; by default ``multi30k`` in the folder that
-            ``PROBATTN_DATA`` names.
-        source: language to translate from.
-        target: language to translate to.
-        test: the test set: ``test_2016_flickr`` (1,000 pairs), ``test_2017_flickr``, ``test_2017_mscoco``, or any other
-            whose files are there.
+        folder: folder of the files ``{train,val,test_2016_flickr}.{en,de}.gz``; by default ``multi30k`` in the folder
+            that ``PROBATTN_DATA`` names.
+        source: source language.
+        target: target language.
+        test: the test set: ``test_2016_flickr`` (1,000 pairs), ``test_2017_flickr``, ``test_2017_mscoco``, or another
+            whose files exist.
 
     Returns:
         The three splits.
 
     Raises:
-        DataError: an unknown language, or twice the same; a missing or damaged file.
+        DataError: a language is unknown, or both are the same; a file is missing or damaged.
     """
     languages = get_args(Language)
     if source not in languages or target not in languages or source == target:
@@ -189,21 +189,21 @@ IGNORED = -100
 class TokenizedPairs(TokenizedRows):
     """Sentence pairs as subwords, tokenized once, without padding.
 
-    A row has ``input_ids``, the source with its end, and ``labels``, the target with its end; :class:`PairCollate`
-    makes batches of rows.
+    A row has ``input_ids``, the source with its end token, and ``labels``, the target with its end token;
+    :class:`PairCollate` makes batches of rows.
 
     Args:
         pairs: the sentences.
-        subwords: of both languages.
-        max_length: most tokens of a sentence with its end, >= 2.
-        on_long: what becomes of longer ones: "truncate" keeps their beginning and warns with their number, once a
-            source and process; "refuse" raises.
+        subwords: vocabulary of both languages.
+        max_length: maximum number of tokens of a sentence with its end token, >= 2.
+        on_long: what happens to longer sentences: "truncate" keeps their beginning and warns with their number, once
+            per source and process; "refuse" raises.
 
     Raises:
-        DataError: a ``max_length`` below 2; sentences too long and ``on_long="refuse"``.
+        DataError: ``max_length`` is below 2, or sentences are too long and ``on_long="refuse"``.
 
     Warns:
-        DataWarning: how many sentences were truncated.
+        DataWarning: the number of truncated sentences.
     """
 
     counted = ("input_ids", "labels")
@@ -230,7 +230,7 @@ def cut_to(tokens: list[int], max_length: int) -> list[int]:
 
 
 class PairCollate:
-    """Makes a batch of rows of :class:`TokenizedPairs`, each side as long as its longest, padded on the right.
+    """Makes a batch of rows of :class:`TokenizedPairs`; source and target are padded on the right to the longest.
 
     Example:
         >>> batch = PairCollate()([{"input_ids": [5, 3], "labels": [6, 7, 3]}, {"input_ids": [4, 8, 3], "labels": [3]}])

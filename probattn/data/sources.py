@@ -1,4 +1,4 @@
-"""One name for every kind of data: built-in sets, a user's files, the hub."""
+"""Sources of data in one notation: built-in sets, files of the user, the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from probattn.data.tables import PREFIX, SUFFIXES, is_table, other_format, read_
 from probattn.options import Filled, Options
 
 Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "prediction"]
-"""Role of data: the splits of the task, the task under a shift, out-of-distribution texts, unlabelled texts."""
+"""Role of data: a split of the task, the task under a shift, out-of-distribution texts, or inputs to predict."""
 
 ROLES: tuple[Role, ...] = get_args(Role)[:-1]
-"""The roles of the data of a task."""
+"""Roles of the data of a task."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Source(Options):
 
     @property
     def kind(self) -> Literal["built-in", "file", "hub"]:
-        """Kind of the source.
+        """Kind of the source: "built-in", "file" or "hub".
 
         Raises:
-            DataError: none of them.
+            DataError: the source is none of these.
         """
         if self.source.startswith(PREFIX):
             return "hub"
@@ -79,23 +79,22 @@ class Source(Options):
 
     @property
     def paired(self) -> bool:
-        """True for pairs of texts; known before they are read."""
+        """Whether the source has pairs of texts, known without reading it."""
         return BUILT_IN[self.source].paired if self.kind == "built-in" else self.text_pair is not None
 
     def load(self, role: Role = "train", label_names: tuple[str, ...] | None = None) -> TextDataset:
         """Reads the data for a role.
 
         Args:
-            role: "train" needs two classes at least; "validation", "test" and "shifted" need labels; labels of
-                "out_of_domain" are not looked at; "prediction" takes them where they are.
-            label_names: the classes of the training data, in order; None for the training data themselves.
+            role: "train" needs at least two classes; "validation", "test" and "shifted" need labels; "out_of_domain"
+                ignores labels; "prediction" reads them if they exist.
+            label_names: the classes of the training data, in order; None for the training data.
 
         Returns:
-            The data set; its ``label_names`` are those given, if any, and if it has labels.
+            The data set; if it has labels, its classes are ``label_names``, if these are set.
 
         Raises:
-            DataError: in one line, whatever is wrong with them.
-
+            DataError: the data are invalid; the message is one line.
         """
         use: LabelUse = "required"
         if role in ("out_of_domain", "prediction"):

@@ -23,13 +23,13 @@ LEAST_LONGEST = 10
 
 
 class Subwords:
-    r"""Subwords of a text (Kudo and Richardson 2018), to be had from :meth:`train` or :meth:`load`.
+    r"""Vocabulary of subwords (Kudo and Richardson 2018), made by :meth:`train` or :meth:`load`.
 
     Args:
-        model: what sentencepiece made, as bytes.
+        model: the serialised model of sentencepiece.
 
     Raises:
-        DataError: sentencepiece is not installed, the bytes are no model, or its special tokens are not 0 to 3.
+        DataError: sentencepiece is not installed, the bytes are not a model, or its special tokens are not 0 to 3.
 
     Example:
         >>> subwords = Subwords.train(["the dog sees the cat", "the cat sees the dog"], size=20)
@@ -58,18 +58,18 @@ class Subwords:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int, model: SubwordModel = "bpe") -> Subwords:
-        """Learns subwords; the same texts in the same order give the same ones.
+        """Learns subwords; equal texts in equal order give equal subwords.
 
         Args:
-            texts: sentences of all languages that are to share the vocabulary.
-            size: V, number of subwords, the four special tokens included.
+            texts: sentences of all languages that share the vocabulary.
+            size: V, number of subwords, including the four special tokens.
             model: "bpe" (byte-pair encoding, Sennrich et al. 2016) or "unigram" (Kudo 2018).
 
         Returns:
-            The subwords.
+            The vocabulary.
 
         Raises:
-            DataError: an unknown model, no text, or more or fewer subwords than the texts allow.
+            DataError: the model is unknown, there is no text, or the texts do not allow this number of subwords.
         """
         if model not in get_args(SubwordModel):
             raise DataError(
@@ -102,7 +102,7 @@ class Subwords:
 
     @classmethod
     def load(cls, path: Path | str) -> Subwords:
-        """Reads the file of :meth:`save`; ``DataError`` for no such file, or one without subwords."""
+        """Reads a file of :meth:`save`; ``DataError`` if there is no such file, or it holds no subwords."""
         try:
             return cls(Path(path).read_bytes())
         except OSError as error:
@@ -111,7 +111,7 @@ class Subwords:
             raise DataError(f"{path}: {error}") from None
 
     def save(self, path: Path | str) -> Path:
-        """Writes a file that sentencepiece reads too, and returns its path."""
+        """Writes a file that sentencepiece can also read, and returns its path."""
         write_atomically(Path(path), self._model)
         return Path(path)
 
@@ -120,7 +120,7 @@ class Subwords:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of the pieces and their scores; releases of sentencepiece write them in other bytes."""
+        """A digest of the subwords and their scores, which does not depend on the version of sentencepiece."""
         pieces = [(self._processor.id_to_piece(i), self._processor.get_score(i)) for i in range(len(self))]
         return hashlib.sha256(repr(pieces).encode()).hexdigest()[:16]
 
@@ -131,15 +131,15 @@ class Subwords:
         Subwords.__init__(self, model)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a sentence, without special ones except for unknown characters."""
+        """Tokens of a sentence, without special tokens except for unknown characters."""
         return list(self._processor.encode(text))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The sentence of tokens; padding, begin and end are left out."""
+        """The sentence of tokens; padding, begin and end tokens are ignored."""
         return str(self._processor.decode([int(token) for token in tokens]))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The subwords by their text, a word's first one marked with ``▁``."""
+        """The subword of each token as text; ``▁`` marks the first one of a word."""
         return [str(self._processor.id_to_piece(int(token))) for token in tokens]
 
 

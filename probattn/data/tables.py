@@ -41,27 +41,26 @@ def is_table(source: str) -> bool:
 def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool = True) -> TextDataset:
     r"""Reads texts and labels from a file.
 
-    A CSV (comma) or TSV (tab) file begins with a line that names its columns; where these stand there with another
-    separator (comma, tab or semicolon), the file is read with that one. A JSON Lines file holds one object a line. The
-    text is UTF-8. Blank lines are passed over; rows without text or label are skipped, or refused where labels are
-    "optional", so that answers line up with the rows. Labels 0.0 and 1.0 are the classes 0 and 1 if all are whole.
+    A CSV (comma) or TSV (tab) file begins with a line that names its columns. If another separator (comma, tab or
+    semicolon) separates the expected names in this line, the file is read with that one. A JSON Lines file holds one
+    object per line. The text is UTF-8. Blank lines are ignored; rows without text or label are skipped, or refused if
+    labels are "optional", so predictions match the rows. If all labels are whole numbers, 1.0 is the class 1.
 
     Args:
-        path: the file; its ending (.csv, .tsv, .tab, .xlsx, .jsonl, .ndjson) names its format. Of a workbook the first
-            worksheet is read (package openpyxl).
-        columns: which columns to read; by default "text" and "label", both required.
-        quotes: whether a field of a CSV or TSV file may stand in double quotes; False takes quotes as plain
-            characters.
+        path: the file; its extension (.csv, .tsv, .tab, .xlsx, .jsonl, .ndjson) determines the format. The first
+            worksheet of a workbook is read (package openpyxl).
+        columns: columns to read; by default "text" and "label", both required.
+        quotes: whether double quotes may enclose fields of a CSV or TSV file; False reads them as plain characters.
 
     Returns:
-        The rows in the file's order.
+        The rows in the order of the file.
 
     Raises:
-        DataError: a missing, empty, malformed or non-UTF-8 file, a missing column, an unknown label, targets of
-            regression: the message names file, line, what was expected, what came and what to do.
+        DataError: the file is missing, empty, malformed or not UTF-8, a column is missing, a label is unknown, or the
+            labels are targets of regression; the message names the file, the line and what to do.
 
     Warns:
-        DataWarning: how many rows are skipped, and where.
+        DataWarning: the number of skipped rows, and their lines.
 
     Example:
         >>> import tempfile
@@ -253,20 +252,20 @@ PREFIX = "hub:"
 def read_hub(
     name: str, columns: Columns | None = None, *, split: str = "train", configuration: str | None = None
 ) -> TextDataset:
-    """Reads a split of a data set of the hub, or of a local folder that ``datasets`` can read.
+    """Reads a split of a data set of the Hugging Face hub, or of a local folder that ``datasets`` can read.
 
     Args:
         name: ``owner/name``, without ``hub:``.
         columns: which columns to read; by default "text" and "label", both required.
-        split: the split, as the data set calls it.
-        configuration: which of its configurations, where there are several.
+        split: name of the split.
+        configuration: name of the configuration, if the data set has several.
 
     Returns:
-        The rows in the split's order. Classes are named as the data set names them; -1 means unlabelled there.
+        The rows in the order of the split. Classes have the data set's names; rows with label -1 are unlabelled.
 
     Raises:
-        DataError: ``datasets`` is not installed, the data set cannot be loaded (also: no network and no copy in the
-            cache), has no such split or column, or holds an empty text or an unknown label.
+        DataError: ``datasets`` is not installed, the data set cannot be loaded (for instance without network and copy
+            in the cache), or it has no such split or column, an empty text or an unknown label.
     """
     columns = columns or Columns()
     source = f"{PREFIX}{name} ({split})"

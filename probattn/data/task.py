@@ -20,11 +20,11 @@ class Task:
     """The data sets of a classification task, by role; all labels index ``label_names``.
 
     Args:
-        train: to fit the network on.
-        validation: to choose by while training.
-        test: to measure on, in-domain.
-        shifted: the same task on other material, any number of sets.
-        out_of_domain: texts that are not the task at all; without labels.
+        train: training texts.
+        validation: validation texts, used during training.
+        test: in-domain test texts.
+        shifted: any number of test sets of the same task on other material.
+        out_of_domain: texts that do not belong to the task, without labels.
     """
 
     train: TextDataset
@@ -39,7 +39,7 @@ class Task:
         return self.train.label_names
 
     def roles(self) -> dict[str, TextDataset]:
-        """The data sets that there are, by role; several shifted ones are "shifted", "shifted_2" and so on."""
+        """The existing data sets, by role; several shifted ones are "shifted", "shifted_2" and so on."""
         sets: dict[str, TextDataset | None] = {
             "train": self.train,
             "validation": self.validation,
@@ -50,7 +50,7 @@ class Task:
         return {role: data for role, data in sets.items() if data is not None}
 
     def shared_with_training(self) -> dict[str, int]:
-        """Number of texts of each other data set that the training data hold too; sets without any are left out."""
+        """Number of texts of each other data set that are also in the training data; sets without any are omitted."""
         keys = self.train.keys()
         shared = {role: data.shared_with(keys) for role, data in self.roles().items() if role != "train"}
         return {role: count for role, count in shared.items() if count}
@@ -74,24 +74,24 @@ def load_task(
 ) -> Task:
     """Reads the data of a task.
 
-    Where no "validation" or "test" source is given, a built-in training set that names no split brings its own;
-    else the share ``validation_fraction`` or ``test_fraction`` of the training data is set aside, by the hash of the
-    text, so that repeated texts stay together and the choice never changes.
+    Without a source for "validation" or "test", a built-in training set that names no split provides its own; else the
+    share ``validation_fraction`` or ``test_fraction`` of the training data is set aside by the hash of the text, so
+    repeated texts stay together and the choice is always the same.
 
     Args:
-        sources: by role; "train" must be there, "shifted" may be several.
-        limits: most texts to use, by role: a fixed choice that looks random.
-        validation_fraction: in (0, 1).
-        test_fraction: in (0, 1).
+        sources: sources by role; "train" is required, "shifted" may be a list.
+        limits: maximum number of texts by role; the texts are a pseudo-random choice that is always the same.
+        validation_fraction: share in (0, 1).
+        test_fraction: share in (0, 1).
 
     Returns:
         The data.
 
     Raises:
-        DataError: in one line, for any problem with them.
+        DataError: the data are invalid; the message is one line.
 
     Warns:
-        DataWarning: a data set holds texts of the training data (in one line each).
+        DataWarning: a data set has texts of the training data (one warning per data set).
     """
     limits = limits or {}
     if "train" not in sources:

@@ -1,4 +1,4 @@
-"""From texts about graphs to batches of tensors."""
+"""Batches of tensors from texts about graphs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NO_RELATION = -1
 
 @dataclass(frozen=True)
 class GraphVocabulary:
-    """Words of titles, entities and texts, types of entities, and relations.
+    """Words of titles, entities and texts, types of entities, and kinds of relations.
 
-    Tokens 0 to 3 are padding, unknown, begin and end; then come the types, then the words. Token V + k is entity k of a
-    row.
+    Tokens 0 to 3 are padding, unknown, begin and end, followed by the types and the words, V tokens in all. Token V + k
+    is entity k of a row.
 
     Attributes:
         types: names of types.
-        words: other words.
+        words: all other words.
         relations: names of the kinds of relations.
 
     Example:
@@ -54,8 +54,8 @@ class GraphVocabulary:
         """The vocabulary of training texts, the most frequent words first.
 
         Args:
-            texts: for training.
-            min_frequency: how often a word must stand in titles, entities and texts together.
+            texts: training texts.
+            min_frequency: minimum number of occurrences of a word in titles, entities and texts together.
         """
         counts: Counter[str] = Counter()
         for row in texts.rows:
@@ -82,7 +82,7 @@ class GraphVocabulary:
         return {word: number for number, word in enumerate(self.words, first)}
 
     def encode(self, words: str) -> list[int]:
-        """Tokens of words with spaces between them."""
+        """Tokens of words that are separated by spaces."""
         return [self._numbers.get(word, UNKNOWN) for word in words.split()]
 
     def type_token(self, name: str) -> int:
@@ -95,14 +95,14 @@ class GraphVocabulary:
         return range(len(SPECIAL_TOKENS), len(SPECIAL_TOKENS) + len(self.types))
 
     def labels(self, row: GraphText) -> list[int]:
-        """Tokens of a text with its end; entities are V and their number."""
+        """Tokens of a text with its end token; entity k is token V + k."""
         return [
             len(self) + token if isinstance(token, int) else self._numbers.get(token, UNKNOWN)
             for token in row.tokens()
         ] + [END]
 
     def tokens(self, labels: Sequence[int]) -> list[str | int]:
-        """Words, and numbers of entities, of tokens; special ones but "unknown" are left out."""
+        """Words, and indices of entities, for tokens; special tokens other than "unknown" are ignored."""
         first = len(SPECIAL_TOKENS) + len(self.types)
         names = {UNKNOWN: SPECIAL_TOKENS[UNKNOWN]}
         decoded: list[str | int] = []
@@ -116,13 +116,13 @@ class GraphVocabulary:
         return decoded
 
     def save(self, path: Path) -> None:
-        """Writes it as JSON."""
+        """Writes the vocabulary as JSON."""
         content = {"types": self.types, "words": self.words, "relations": self.relations}
         write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
 
     @classmethod
     def load(cls, path: Path) -> GraphVocabulary:
-        """Reads what :meth:`save` wrote; ``DataError`` for anything else."""
+        """Reads a file of :meth:`save`; ``DataError`` for any other file."""
         text = read_text(path)
         try:
             content: Any = json.loads(text)
@@ -135,19 +135,19 @@ class GraphVocabulary:
 class TokenizedGraphTexts(TokenizedRows):
     """Texts about graphs as tokens, without padding; :class:`GraphTextCollate` makes batches of rows.
 
-    A row has ``input_ids`` (the title), ``entity_ids`` (a list an entity), ``entity_types``, ``relations`` and
-    ``labels``, the text with its end.
+    A row has ``input_ids`` (the title), ``entity_ids`` (a list per entity), ``entity_types``, ``relations`` and
+    ``labels``, the text with its end token.
 
     Args:
         texts: the rows.
-        vocabulary: of the training texts.
-        max_length: most tokens of a text with its end, >= 2; longer ones keep their beginning.
+        vocabulary: vocabulary of the training texts.
+        max_length: maximum number of tokens of a text with its end token, >= 2; longer texts are truncated.
 
     Raises:
-        DataError: a ``max_length`` below 2, or types or relations that the vocabulary lacks.
+        DataError: ``max_length`` is below 2, or the vocabulary lacks types or relations.
 
     Warns:
-        DataWarning: how many texts were truncated.
+        DataWarning: the number of truncated texts.
     """
 
     counted = ("labels",)
@@ -174,7 +174,7 @@ class TokenizedGraphTexts(TokenizedRows):
 
 
 class GraphTextCollate(PairCollate):
-    """Makes a batch of rows of :class:`TokenizedGraphTexts`, each part as long as its longest, padded on the right.
+    """Makes a batch of rows of :class:`TokenizedGraphTexts`; each field is padded on the right to its longest.
 
     Example:
         >>> row = {"input_ids": [5, 6], "entity_ids": [[7], [8, 9]], "entity_types": [4, 4], "labels": [5, 21, 3]}

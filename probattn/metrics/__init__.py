@@ -1,10 +1,12 @@
 """Measures of uncertainty as torchmetrics classes; :mod:`probattn.metrics.functional` holds the functions.
 
-Every metric takes class predictions ``[N, C]``, or draws ``[P, N, C]`` from a posterior. Its options are those of the
-function that its documentation names, and torchmetrics' (``**kwargs``); an option that is unknown or out of range
-raises ``ValueError`` when the metric is made. ``inputs`` declares predictions as ``"probabilities"`` or ``"logits"``;
-``validate_args=False`` leaves out the checks of the values of every batch, which wait for the device. A value is the
-same whether the data came at once, in batches, or spread over processes.
+``update(preds, target)`` adds a batch with integer labels ``[N]``; the mean entropies and the mutual information have
+``update(preds, mask=None)``, out-of-domain metrics ``update(preds, out_of_domain)``, each a bool ``[N]``. ``preds`` are
+``[N, C]`` for N examples and C classes, or P posterior draws ``[P, N, C]``. The options are those of the function that
+each metric names, and torchmetrics' (``**kwargs``); one that is unknown or out of range raises ``ValueError`` when the
+metric is made. ``inputs`` declares predictions as ``"probabilities"`` or ``"logits"``; ``validate_args=False`` skips
+the checks of each batch's values, which synchronise with the device. The value of a metric does not depend on how the
+data are divided into batches or processes.
 """
 
 from __future__ import annotations

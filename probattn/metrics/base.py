@@ -25,7 +25,7 @@ from probattn.metrics.functional.inputs import (
 
 
 class UncertaintyMetric(Metric):
-    """A torchmetrics metric of predictions whose kind is declared; states sum or concatenate over processes."""
+    """A torchmetrics metric of probabilities or logits; states are summed or concatenated over processes."""
 
     # Floating-point sums are kept in float64 (float32 on devices without it), so that a value does not depend on how
     # the data were cut into batches. A ``torchmetrics.MetricCollection`` lets metrics share one state when their states
@@ -63,10 +63,11 @@ class UncertaintyMetric(Metric):
         return {"inputs": self.inputs, "validate_args": self.validate_args}
 
     def plot(self, val: Any = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
-        """Draws a value, or one value a step, with matplotlib; of a diagram its bars or curves.
+        """Plots a value, or one value per step, with matplotlib; for a diagram its bars or curves.
 
         Args:
-            val: result of ``forward`` or ``compute``, or of numbers a list of them; ``None`` calls ``compute``.
+            val: result of ``forward`` or ``compute``, or a list of such results that are numbers; ``None`` calls
+                ``compute``.
             ax: matplotlib axes to draw into; ``None`` makes a figure.
 
         Returns:
@@ -99,7 +100,7 @@ class UncertaintyMetric(Metric):
 
 
 class LabelledMetric(UncertaintyMetric):
-    """A metric of predictions against labels, of which ``ignore_index`` does not count."""
+    """A metric of predictions and labels; examples with label ``ignore_index`` are ignored."""
 
     _add: Callable[[Tensor, Tensor], None]
 
@@ -119,8 +120,8 @@ class LabelledMetric(UncertaintyMetric):
         """Adds a batch.
 
         Args:
-            preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``; of :class:`PAvPU` draws, whose number
-                may differ between batches.
+            preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``; :class:`PAvPU` needs draws, whose
+                number may differ between batches.
             target: integer labels ``[N]``.
 
         Raises:
@@ -200,9 +201,9 @@ class MeanUncertainty(ExampleMean):
 
 
 class PredictiveEntropy(MeanUncertainty):
-    """Mean total uncertainty: the entropy of the mean over draws, in nats.
+    """Mean over examples of the predictive entropy (total uncertainty), in nats.
 
-    Options as for :func:`probattn.metrics.functional.predictive_entropy`, the value of each example.
+    Options as for :func:`probattn.metrics.functional.predictive_entropy`, which computes the value of each example.
 
     Example:
         >>> import torch
@@ -216,9 +217,9 @@ class PredictiveEntropy(MeanUncertainty):
 
 
 class ExpectedEntropy(MeanUncertainty):
-    """Mean aleatoric uncertainty: the mean over draws of the entropy, in nats.
+    """Mean over examples of the expected entropy (aleatoric uncertainty), in nats.
 
-    Options as for :func:`probattn.metrics.functional.expected_entropy`, the value of each example.
+    Options as for :func:`probattn.metrics.functional.expected_entropy`, which computes the value of each example.
 
     Example:
         >>> import torch
@@ -232,9 +233,9 @@ class ExpectedEntropy(MeanUncertainty):
 
 
 class MutualInformation(MeanUncertainty):
-    """Mean epistemic uncertainty: the disagreement of the draws, in nats.
+    """Mean over examples of the mutual information (epistemic uncertainty: disagreement of the draws), in nats.
 
-    Options as for :func:`probattn.metrics.functional.mutual_information`, the value of each example.
+    Options as for :func:`probattn.metrics.functional.mutual_information`, which computes the value of each example.
 
     Example:
         >>> import torch
@@ -262,10 +263,10 @@ class MeanScore(LabelledMetric, ExampleMean):
 
 
 class NegativeLogLikelihood(MeanScore):
-    """Mean negative log-likelihood of the labels under the mean over draws, in nats.
+    """Mean over examples of the negative log-likelihood of the label, in nats, after averaging over draws.
 
-    Options as for :func:`probattn.metrics.functional.negative_log_likelihood`, the value of each example;
-    ``ignore_index`` is the label of examples that do not count.
+    Options as for :func:`probattn.metrics.functional.negative_log_likelihood`, which computes the value of each
+    example; ``ignore_index`` is the label of examples that are ignored.
 
     Example:
         >>> metric = NegativeLogLikelihood()
@@ -278,10 +279,10 @@ class NegativeLogLikelihood(MeanScore):
 
 
 class BrierScore(MeanScore):
-    """Mean Brier score of the mean over draws, in [0, 2].
+    """Mean over examples of the Brier score, in [0, 2], after averaging over draws.
 
-    Options as for :func:`probattn.metrics.functional.brier_score`, the value of each example; ``ignore_index``
-    is the label of examples that do not count.
+    Options as for :func:`probattn.metrics.functional.brier_score`, which computes the value of each example;
+    ``ignore_index`` is the label of examples that are ignored.
 
     Example:
         >>> metric = BrierScore()

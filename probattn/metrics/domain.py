@@ -1,4 +1,4 @@
-"""Uncertainty in and out of domain, accumulated."""
+"""Metrics of uncertainty in and out of domain."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -39,7 +39,7 @@ class DomainMetric(UncertaintyMetric):
 
 
 class OutOfDomainMetric(DomainMetric, ScoredExamples):
-    """Keeps the uncertainty and the domain of every input, which all such metrics of a collection share."""
+    """Stores the uncertainty and the domain of every input; such metrics in one collection share this state."""
 
     __jit_unused_properties__: ClassVar[list[str]] = [*ScoredExamples.__jit_unused_properties__, "domains"]
 
@@ -69,8 +69,8 @@ class OutOfDomainMetric(DomainMetric, ScoredExamples):
 class OODAUROC(OutOfDomainMetric):
     """Area under the ROC curve of detecting out-of-domain inputs by their uncertainty; higher is better.
 
-    The AUROC is :func:`probattn.metrics.functional.ood_auroc`; ``score``, ``inputs`` and ``validate_args`` are
-    the arguments of :func:`probattn.metrics.functional.uncertainty`, which gives the score.
+    The area is that of :func:`probattn.metrics.functional.ood_auroc`. :func:`probattn.metrics.functional.uncertainty`
+    computes the uncertainties; ``score`` is its argument ``kind``.
 
     Example:
         >>> import torch
@@ -85,14 +85,14 @@ class OODAUROC(OutOfDomainMetric):
     plot_upper_bound: float = 1.0
 
     def compute(self) -> Tensor:
-        """AUROC of all batches and processes: 0-d float32 in [0, 1]; NaN while either domain is empty."""
+        """AUROC over all batches and processes: 0-d float32 in [0, 1]; NaN if either domain has no input."""
         return functional.ood_auroc(*self.domains)
 
 
 class OODFPR(OutOfDomainMetric):
-    """False positive rate where ``tpr`` of the positives are detected (FPR95); lower is better.
+    """False positive rate at the threshold that detects a share ``tpr`` of the positives (FPR95); lower is better.
 
-    Options as for :func:`probattn.metrics.functional.ood_fpr` and, for the score, as for :class:`OODAUROC`.
+    Options as for :func:`probattn.metrics.functional.ood_fpr` and, for ``score``, as for :class:`OODAUROC`.
 
     Example:
         >>> import torch
@@ -129,9 +129,9 @@ class OODFPR(OutOfDomainMetric):
 class EntropyCDF(DomainMetric):
     """Empirical distribution functions of the predictive entropy, in and out of domain, on a fixed grid.
 
-    The curves are :func:`probattn.metrics.functional.entropy_cdf` of
-    :func:`probattn.metrics.functional.predictive_entropy`, with its options, on
-    :func:`probattn.metrics.functional.entropy_grid`. The state is two counts a grid point, whatever the data.
+    The curves are :func:`probattn.metrics.functional.entropy_cdf` of the values of
+    :func:`probattn.metrics.functional.predictive_entropy`, whose options the metric takes, on the grid of
+    :func:`probattn.metrics.functional.entropy_grid`. The state has two counts per grid point.
 
     Args:
         num_classes: C, at least 2; the grid runs from 0 to log C.
@@ -185,7 +185,7 @@ class EntropyCDF(DomainMetric):
         self.size = self.size + torch.stack([(~out).sum(), out.sum()])
 
     def compute(self) -> EntropyCDFCurves:
-        """The curves of all batches and processes: grid and shares in float32; NaN for a domain without any input."""
+        """The curves over all batches and processes: grid and shares in float32; NaN for a domain without any input."""
         inside, outside = (self.below / self.size.unsqueeze(-1)).float().unbind(0)
         return EntropyCDFCurves(self._grid(self.below.device), inside, outside)
 

@@ -23,7 +23,7 @@ from probattn.metrics.functional.selective import check_thresholds
 
 
 class BinnedMetric(LabelledMetric):
-    """Sums over the bins of a reliability diagram, which all such metrics of a collection share."""
+    """Stores sums over the bins of a reliability diagram; such metrics in one collection share this state."""
 
     counts: Tensor
     correct: Tensor
@@ -73,7 +73,7 @@ class ReliabilityDiagram(BinnedMetric):
     """
 
     def compute(self) -> ReliabilityBins:
-        """The bars of all batches and processes; torchmetrics makes 0-d tensors of a single bin."""
+        """The diagram over all batches and processes; with one bin torchmetrics returns 0-d tensors."""
         return functional.reliability_from_sums(self.sums)
 
     def _draw(self, axes: Any, value: ReliabilityBins) -> None:
@@ -87,10 +87,9 @@ class ReliabilityDiagram(BinnedMetric):
 
 
 class CalibrationError(BinnedMetric):
-    """Expected calibration error (ECE) on the predicted class, also for two classes.
+    """Expected calibration error (ECE) of the predicted class, also for two classes.
 
-    Options as for :func:`probattn.metrics.functional.calibration_error`. The state is three numbers a bin, whatever
-    the data.
+    Options as for :func:`probattn.metrics.functional.calibration_error`. The state has three numbers per bin.
 
     Example:
         >>> import torch
@@ -121,12 +120,12 @@ class CalibrationError(BinnedMetric):
         self.norm: CalibrationNorm = norm
 
     def compute(self) -> Tensor:
-        """Calibration error of all batches and processes: 0-d float32 in [0, 1]; NaN without any example."""
+        """Calibration error over all batches and processes: 0-d float32 in [0, 1]; NaN without any example."""
         return functional.calibration_error_from_sums(self.sums, self.norm)
 
 
 class OverconfidenceError(BinnedMetric):
-    """Overconfidence error (OE): confidence above accuracy, weighted by the confidence.
+    """Overconfidence error (OE): excess of confidence over accuracy, weighted by the confidence.
 
     Options as for :func:`probattn.metrics.functional.overconfidence_error`.
 
@@ -142,12 +141,12 @@ class OverconfidenceError(BinnedMetric):
     plot_upper_bound: float = 1.0
 
     def compute(self) -> Tensor:
-        """Overconfidence error of all batches and processes: 0-d float32 in [0, 1]; NaN without any example."""
+        """Overconfidence error over all batches and processes: 0-d float32 in [0, 1]; NaN without any example."""
         return functional.overconfidence_error_from_sums(self.sums)
 
 
 class SelectiveMetric(LabelledMetric, ScoredExamples):
-    """Keeps the uncertainty and the error of every prediction, which all such metrics of a collection share."""
+    """Stores the uncertainty and the error of every prediction; such metrics in one collection share this state."""
 
     higher_is_better: bool = False
 
@@ -175,14 +174,14 @@ class SelectiveMetric(LabelledMetric, ScoredExamples):
 
 
 class RiskCoverageCurve(SelectiveMetric):
-    """Error rate of the predictions that remain when the least certain ones are left out.
+    """Error rate of the predictions that remain if the least certain ones are left out.
 
-    See :func:`probattn.metrics.functional.risk_coverage_curve`; the loss of a prediction is 1 where it is wrong.
+    See :func:`probattn.metrics.functional.risk_coverage_curve`; the loss of a prediction is 1 if it is wrong, else 0.
 
     Args:
         score: uncertainty by which predictions are left out: ``"least_confidence"``, ``"predictive_entropy"``,
             ``"expected_entropy"`` or ``"mutual_information"``, see :func:`probattn.metrics.functional.uncertainty`.
-        ignore_index: label of examples that do not count.
+        ignore_index: label of examples that are ignored.
 
     Example:
         >>> metric = RiskCoverageCurve()
@@ -192,7 +191,7 @@ class RiskCoverageCurve(SelectiveMetric):
     """
 
     def compute(self) -> RiskCoverage:
-        """The curve of all batches and processes; torchmetrics makes 0-d tensors of a single example."""
+        """The curve over all batches and processes; with one example torchmetrics returns 0-d tensors."""
         return functional.risk_coverage_curve(*self._scores_and_companions())
 
     def _draw(self, axes: Any, value: RiskCoverage) -> None:
@@ -216,12 +215,12 @@ class AreaUnderRiskCoverage(SelectiveMetric):
     plot_upper_bound: float = 1.0
 
     def compute(self) -> Tensor:
-        """AURC of all batches and processes: 0-d float32; NaN without any example."""
+        """AURC over all batches and processes: 0-d float32; NaN without any example."""
         return functional.area_under_risk_coverage(*self._scores_and_companions())
 
 
 class ExcessAreaUnderRiskCoverage(SelectiveMetric):
-    """Excess AURC, the distance to the best ranking of the same errors; lower is better.
+    """Excess AURC: AURC minus that of the best ranking of the same errors; lower is better.
 
     See :func:`probattn.metrics.functional.excess_area_under_risk_coverage`. Options as for :class:`RiskCoverageCurve`.
 
@@ -235,12 +234,12 @@ class ExcessAreaUnderRiskCoverage(SelectiveMetric):
     plot_upper_bound: float = 1.0
 
     def compute(self) -> Tensor:
-        """Excess AURC of all batches and processes: 0-d float32; NaN without any example."""
+        """Excess AURC over all batches and processes: 0-d float32; NaN without any example."""
         return functional.excess_area_under_risk_coverage(*self._scores_and_companions())
 
 
 class PAvPU(LabelledMetric):
-    """Share of predictions that are accurate and certain, or inaccurate and uncertain; higher is better.
+    """PAvPU, the share of predictions that are accurate and certain, or inaccurate and uncertain; higher is better.
 
     Options as for :func:`probattn.metrics.functional.pavpu`. After ``update``, ``counts[k, accurate, certain]`` holds
     the number of predictions in each of the four cases at the k-th threshold.
@@ -286,8 +285,8 @@ class PAvPU(LabelledMetric):
         )
 
     def compute(self) -> Tensor:
-        """PAvPU of all batches and processes, float32 ``[K]``; NaN without any example.
+        """PAvPU over all batches and processes, float32 ``[K]`` for K thresholds; NaN without any example.
 
-        0-d for a single threshold, also one in a sequence, as torchmetrics returns single values.
+        For a single threshold the result is 0-d, also if it was given in a sequence, because torchmetrics squeezes it.
         """
         return functional.pavpu_from_counts(self.counts)

@@ -1,7 +1,8 @@
 """Probes of how attention is learned: a model's knowledge of single words, and its attention's agreement with it.
 
-Snell et al. 2021, "Approximating How Single Head Attention Learns". Ratings of input positions are ``[..., T, L]``: a
-row for each output word, an entry for each input position. A mask is True for what counts.
+Snell et al. 2021, "Approximating How Single Head Attention Learns". Letters of shapes: B sentences, S or L input
+positions (words of a sentence), T output words, I and O words of the source and the target vocabulary, C classes, D and
+E units of hidden states. A rating gives each input position a number, such as its attention weight.
 """
 
 from probattn.probes.agreement import (

@@ -17,18 +17,18 @@ from probattn.probes.rows import rated, valid_positions
 
 
 def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = None) -> Tensor:
-    r"""Agreement, row by row: the highest-rated position of ``u`` is among the highest-rated positions of ``v``.
+    r"""Whether, in each row, the highest-rated position of ``u`` is among the highest-rated positions of ``v``.
 
     .. math:: A(u, v) = 1\bigl[\,|\{j : v_j > v_{\arg\max u}\}| < \mathrm{top} \cdot L\,\bigr]
 
-    (Snell et al. 2021, Eq. 10, with top = 5%). It is not symmetric. Of several positions that share the maximum of
-    ``u`` the first counts; positions of ``v`` that tie with it do not count against it, so that a constant ``v``
-    agrees with everything. The share is taken as the decimal number that it is written as: 7% of 100 is 7, while
-    ``0.07 * 100`` is more.
+    (Snell et al. 2021, Eq. 10, with top = 5%). The agreement is not symmetric. If several positions share the maximum
+    of ``u``, the first is used; positions of ``v`` with the same value as this position do not count as higher, so a
+    constant ``v`` agrees with every ``u``. ``top * L`` is computed in decimals: 7% of 100 is 7, while the float
+    ``0.07 * 100`` is more than 7.
 
     Args:
-        u: ``[..., L]``, for instance attention weights of every output word over the input.
-        v: ``[..., L]``, for instance the lexical probe; broadcast against ``u``.
+        u: first rating ``[..., L]``, for instance the attention weights of each output word over the input.
+        v: second rating ``[..., L]``, for instance the lexical probe; broadcast against ``u``.
         top: share of the positions that count as highest, in (0, 1].
         mask: bool ``[..., L]``, True for a position that counts; L of the equation is their number.
 
@@ -61,13 +61,13 @@ def agreement(u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = Non
 def mean_agreement(
     u: Tensor, v: Tensor, top: float = 0.05, mask: Tensor | None = None, query_mask: Tensor | None = None
 ) -> Tensor:
-    """Mean of :func:`agreement` over all rows, which for translation are the output words (Snell et al. 2021, 3.1).
+    """Mean of :func:`agreement` over all rows, in translation over output words (Snell et al. 2021, section 3.1).
 
-    ``query_mask``, bool ``[...]``, is True for a row that counts: an output word that is no padding. The other
+    ``query_mask``, bool ``[...]``, is True for a row that counts: an output word that is not padding. The other
     arguments and the errors are those of :func:`agreement`.
 
     Returns:
-        0-d float32 in [0, 1]: every row that counts and has a position that counts weighs the same; NaN without any.
+        0-d float32 in [0, 1]: mean over the rows that count and have a position that counts; NaN without such a row.
 
     Example:
         >>> u = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1]])
@@ -79,21 +79,21 @@ def mean_agreement(
 
 
 def random_agreement(lengths: Tensor, top: float = 0.05) -> Tensor:
-    r"""Expectation of :func:`agreement` when ``v`` is in random order and has no ties: its random baseline.
+    r"""Agreement by chance: the expectation of :func:`agreement` if ``v`` is in random order and has no ties.
 
     .. math:: \hat A = \lceil \mathrm{top} \cdot L \rceil / L
 
-    (Snell et al. 2021, section 3.1): 5% only where 5% of L is a whole number, and 1 at L = 1.
+    (Snell et al. 2021, section 3.1). With ``top`` = 5% it is 5% only if 5% of L is a whole number; at L = 1 it is 1.
 
     Args:
-        lengths: integers ``[...]``, >= 0: the number of positions that count in each row, ``mask.sum(-1)``.
-        top: as for :func:`agreement`.
+        lengths: L, integers ``[...]``, >= 0: the number of positions that count in each row, ``mask.sum(-1)``.
+        top: share of the positions that count as highest, in (0, 1].
 
     Returns:
-        ``[...]`` float32; NaN where the length is 0. Compare its mean over output words with a mean agreement.
+        ``[...]`` float32; NaN for length 0. Its mean over output words is the baseline of :func:`mean_agreement`.
 
     Raises:
-        TypeError: ``lengths`` are no tensor of integers.
+        TypeError: ``lengths`` is not a tensor of integers.
         ValueError: a length is negative, or ``top`` is out of range.
 
     Example:
@@ -116,7 +116,7 @@ def _share(top: float) -> Fraction:
 
 
 def _allowed(lengths: Tensor, share: Fraction) -> Tensor:
-    """The number of places among the highest: a whole number is below top * L if it is below its ceiling."""
+    """Number of positions that count as highest: a whole number is below top * L if it is below its ceiling."""
     longest = int(lengths.max()) if lengths.numel() else 0
     table = [-(-length * share.numerator // share.denominator) for length in range(longest + 1)]
     return torch.tensor(table, device=lengths.device)[lengths.long()]
@@ -126,14 +126,14 @@ _PAIRS = 2**24  # pairs of positions that are compared at once: 64 MiB in float3
 
 
 def kendall_tau(u: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""Kendall's rank correlation of two ratings, row by row, corrected for ties.
+    r"""Kendall's rank correlation tau-b of two ratings in each row, corrected for ties.
 
     .. math::
         \tau_b = \frac{\sum_{i<j} \mathrm{sign}(u_i - u_j)\,\mathrm{sign}(v_i - v_j)}
             {\sqrt{|\{i<j : u_i \ne u_j\}| \cdot |\{i<j : v_i \ne v_j\}|}}
 
-    (Kendall 1945; Snell et al. 2021, section A.4: its mean over output words replaces the agreement there).
-    A random order has expectation 0. Costs L^2 per row. Arguments and errors are those of :func:`agreement`.
+    (Kendall 1945). Section A.4 of Snell et al. 2021 uses its mean over output words instead of the agreement. Its
+    expectation for a random order is 0. Costs L^2 per row. Arguments and errors are those of :func:`agreement`.
 
     Returns:
         ``[...]`` float64 in [-1, 1]; NaN for a row in which ``u`` or ``v`` is constant or fewer than two positions
@@ -167,24 +167,24 @@ def _order(rating: Tensor) -> Tensor:
 
 
 class EvaluatedStep(NamedTuple):
-    """One evaluation of the second run, which differs from the first only by its seed."""
+    """One evaluation of the second run of :func:`contextualized_agreement`."""
 
     step: int
     """Training steps done, >= 0."""
     performance: float
-    """The measure of the model's quality, such as accuracy or BLEU."""
+    """Measure of the model's quality, such as accuracy or BLEU, in any unit."""
     agreement: float
-    """Mean agreement of this step's attention with the attention of the first run when it had finished."""
+    """Mean agreement of this step's attention with the attention at the end of the first run."""
 
 
 @dataclass(frozen=True)
 class ContextualizedAgreement:
-    """The result of :func:`contextualized_agreement`; printed as in the paper's tables, ``83.53*`` if starred.
+    """Result of :func:`contextualized_agreement`; printed as in the paper's tables, with a star if not reached.
 
     Attributes:
-        performance: xi: of the first step whose agreement is larger; of the last step where none is.
-        step: that step.
-        reached: whether some step's agreement is larger. Where none is, the value is starred in a table.
+        performance: xi, that of the first evaluated step whose agreement exceeds the given one, or of the last step.
+        step: the step of ``performance``.
+        reached: whether the agreement of some step exceeds the given one.
     """
 
     performance: float
@@ -202,17 +202,18 @@ def contextualized_agreement(
 
     .. math:: \xi(u, v) = \hat p\bigl(\inf\{\tau : A(\alpha, \hat\alpha(\tau)) > A(u, v)\}\bigr)
 
-    (Snell et al. 2021, Eq. 11). Two attentions that differ by the seed alone do not agree perfectly either; xi tells
-    how far a model must have been trained until its attention agrees with another's as ``v`` agrees with ``u``.
-    Only evaluated steps are known, so xi is as coarse as the evaluations.
+    (Snell et al. 2021, Eq. 11), with :math:`\alpha` the final attention of the first run, :math:`\hat\alpha(\tau)` and
+    :math:`\hat p(\tau)` attention and performance of the second run at step :math:`\tau`. The runs differ only by the
+    seed; even their final attentions do not agree perfectly. xi puts an agreement into context: how far a model must be
+    trained until its attention agrees with another's by more than A(u, v). Only the evaluated steps are searched.
 
     Args:
         agreement: A(u, v), the mean over output words.
         second_run: (step, performance, agreement) of every evaluation of the second run, in order of steps.
 
     Returns:
-        The performance, its step, and whether the agreement was exceeded at all. Where it never was, the performance
-        is that of the last step (xi*), as the paper reports it with a star.
+        The performance, its step, and whether the agreement was exceeded at all. If it was not, the performance is that
+        of the last step, which the paper marks with a star.
 
     Raises:
         ValueError: there is no evaluated step, a step is negative, the steps do not rise, or an agreement or

@@ -25,10 +25,10 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, repr=False)
 class Vocabulary:
-    """Words and their numbers, 0 to len - 1.
+    """Distinct words, numbered from 0.
 
     Attributes:
-        words: distinct words, each at the place of its number.
+        words: the words in the order of their numbers.
 
     Example:
         >>> Vocabulary(("the", "house")).encode(["house", "unheard"])
@@ -56,11 +56,11 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> Vocabulary:
-        """The vocabulary of some sentences, in order of first appearance; ``TypeError`` for a text, not words."""
+        """Vocabulary of sentences, in order of first appearance; ``TypeError`` for a sentence that is one string."""
         return cls(tuple(dict.fromkeys(chain.from_iterable(map(_words, sentences)))))
 
     def encode(self, words: Iterable[str]) -> Tensor:
-        """Numbers int64 ``[L]`` of words, :data:`UNKNOWN` for unknown ones; ``TypeError`` for a text, not words."""
+        """Numbers int64 ``[L]`` of words, :data:`UNKNOWN` for unknown ones; ``TypeError`` if ``words`` is a string."""
         return torch.tensor([self.numbers.get(word, UNKNOWN) for word in _words(words)], dtype=torch.long)
 
 
@@ -76,10 +76,10 @@ JOINERS = "\u200c\u200d"  # characters without width that stand inside words of 
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-cased words and punctuation marks of a text, each a word of its own.
+    """Splits a string into lower-cased words; each punctuation mark is a separate word.
 
-    A combining mark (an accent, a vowel sign) belongs to the letter before it, and letters are composed with theirs
-    where Unicode has them so (NFC): the same word has one form.
+    A combining mark (an accent, a vowel sign) belongs to the letter before it. The string is normalised to NFC (letter
+    and mark composed where Unicode has the composition), so a word has one form.
 
     Example:
         >>> split_words("Ein Haus, zwei Häuser.")
@@ -90,7 +90,7 @@ def split_words(text: str) -> list[str]:
 
 @cache
 def _word() -> re.Pattern[str]:
-    """Of words with the marks in them, which to ``re`` are no letters, and of single signs."""
+    """Matches a word with its combining marks, which ``re`` does not count as letters, or a single sign."""
     letters = map(chr, range(sys.maxunicode + 1))
     inside = "".join(sign for sign in letters if unicodedata.category(sign).startswith("M")) + JOINERS
     return re.compile(rf"\w[\w{inside}]*|[^\w\s]")
@@ -103,21 +103,21 @@ def read_parallel(
     split: Callable[[str], list[str]] = split_words,
     max_length: int | None = None,
 ) -> tuple[list[list[str]], list[list[str]]]:
-    r"""Reads two files with one sentence a line, of which the same lines translate each other.
+    r"""Reads two files with one sentence per line; line n of one file translates line n of the other.
 
     Args:
-        source: UTF-8 text, or the same compressed as ``*.gz``.
-        target: likewise.
-        split: the tokenizer of a line, into words.
-        max_length: words a sentence may have at most; None for any number.
+        source: UTF-8 text file of the source sentences, plain or compressed as ``*.gz``.
+        target: file of the target sentences, likewise.
+        split: function that splits a line into words.
+        max_length: maximum number of words in a sentence; None for no limit.
 
     Returns:
-        Sentences of the source and of the target, as words.
+        Source sentences and target sentences, each a list of words.
 
     Raises:
         DataError: a file is missing, empty or unreadable, the numbers of lines differ, a line holds no word, or a
             sentence is longer than the limit. The message is one line and names the file and the line.
-        ValueError: ``max_length`` is no integer >= 1.
+        ValueError: ``max_length`` is not an integer >= 1.
 
     Example:
         >>> import tempfile
@@ -148,15 +148,15 @@ def read_parallel(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ParallelCorpus:
-    """Sentence pairs as counts of words, whose order neither IBM Model 1 nor the proxy model looks at.
+    """M sentence pairs as counts of words, without word order, which neither :class:`IBMModel1` nor the proxy uses.
 
-    Made by :meth:`from_words` or :meth:`from_ids`.
+    The proxy is :class:`probattn.probes.BagOfWordsProxy`. :meth:`from_words` or :meth:`from_ids` makes a corpus.
 
     Attributes:
-        source: counts ``[M, I]`` of each source word in each sentence, int64 in compressed rows.
-        target: counts ``[M, O]``, likewise.
-        source_vocabulary: the I words.
-        target_vocabulary: the O words.
+        source: counts ``[M, I]`` of each source word in each source sentence, int64 in compressed sparse rows.
+        target: counts ``[M, O]`` of each target word in each target sentence, likewise.
+        source_vocabulary: the I source words.
+        target_vocabulary: the O target words.
 
     Example:
         >>> corpus = ParallelCorpus.from_words([["a", "b", "a"]], [["c"]])
@@ -184,10 +184,10 @@ class ParallelCorpus:
 
     @classmethod
     def from_words(cls, source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> ParallelCorpus:
-        """Counts the words of sentence pairs, which are sequences of words; the vocabularies are theirs.
+        """Counts the words of sentence pairs, each a sequence of words; the vocabularies hold the words that occur.
 
         Raises:
-            DataError: no pair, unequal numbers of sentences, a sentence without words, or one that is a single text.
+            DataError: no pair, unequal numbers of sentences, or a sentence that has no words or is one string.
         """
         _check_pairs(source, target)
         vocabularies = Vocabulary.of(source), Vocabulary.of(target)
@@ -202,17 +202,17 @@ class ParallelCorpus:
     def from_ids(
         cls, source: Sequence[Tensor], target: Sequence[Tensor], source_size: int, target_size: int
     ) -> ParallelCorpus:
-        """Counts the numbers of tokens that a tokenizer gave; the vocabularies are the numbers, written out.
+        """Counts token ids, as a tokenizer gives them; vocabularies hold all ids as strings ('0', '1', ...).
 
         Args:
             source: sentences as integers ``[L]`` in 0 .. source_size - 1, without padding.
-            target: their translations, as many.
-            source_size: I.
-            target_size: O.
+            target: their translations, integers ``[T]`` in 0 .. target_size - 1, without padding.
+            source_size: I, size of the source vocabulary.
+            target_size: O, size of the target vocabulary.
 
         Raises:
-            DataError: no pair, unequal numbers of sentences, a sentence that is no tensor of integers ``[L]`` or has no
-                tokens, or a number out of range.
+            DataError: no pair, unequal numbers of sentences, a sentence that is not a tensor of integers ``[L]`` or has
+                no tokens, or an id out of range.
 
         Example:
             >>> pairs = [torch.tensor([0, 2])], [torch.tensor([1])]

@@ -21,33 +21,34 @@ from probattn.probes.corpus import ParallelCorpus, Vocabulary
 from probattn.probes.rows import valid_positions
 
 NULL = "<null>"
-"""The word in every source sentence where the NULL option is set; the last row of the table then."""
+"""Word that ``IBMModel1.fit(..., null=True)`` adds to every source sentence; last row of :attr:`IBMModel1.table`."""
 _FORMAT = "probattn.IBMModel1/1"
 _PAIRS = 2**22  # pairs of a source word and a target word that are looked up at once: some 200 MiB
 
 
 @dataclass(frozen=True, eq=False)
 class IBMModel1:
-    r"""A table of translation probabilities, by expectation-maximisation from a uniform one.
+    r"""Probabilities that a source word i translates to a target word o, fitted by expectation-maximisation.
 
-    One step gives the count table and the translation table of Snell et al. 2021, section 4.2,
+    The first step starts from uniform probabilities. For sentence pairs m with source words x_l and target words y_t it
+    gives the count table and the translation table of Snell et al. 2021, section 4.2,
 
     .. math::
         C_{i,o} &= \sum_m \sum_{l=1}^{L^m} \sum_{t=1}^{T^m} \frac{1}{L^m} 1[x_l^m = i]\, 1[y_t^m = o]
             && \text{(Eq. 16)}, \\
         \mathrm{Trans}(o \mid i) &= C_{i,o} \Big/ \sum_{o'} C_{i,o'} && \text{(Eq. 17)},
 
-    and every further step replaces 1 / L by the alignment of the table so far,
+    and every further step replaces 1 / L by the word alignment under the table of the previous step,
     :math:`\mathrm{Trans}(y_t \mid x_l) / \sum_{l'} \mathrm{Trans}(y_t \mid x_{l'})` (Brown et al. 1993). The
-    likelihood never falls from step to step. Made by :meth:`fit`; nothing changes afterwards.
+    likelihood never falls from step to step. :meth:`fit` makes a model, which is never changed afterwards.
 
     Attributes:
-        counts: expected counts of the last step, float64 ``[I, O]`` in compressed rows; with NULL one row more, the
-            last. Words that never met have no entry.
+        counts: expected counts of the last step, float64 ``[I, O]`` in compressed sparse rows; ``[I + 1, O]`` with
+            NULL, its row last. Words that occur together in no sentence pair have no entry.
         source_vocabulary: the I source words.
         target_vocabulary: the O target words.
-        steps: steps of expectation-maximisation behind the counts.
-        null: whether every source sentence held the word NULL, which takes target words that translate none.
+        steps: number of steps of expectation-maximisation that gave the counts.
+        null: whether NULL was added to every source sentence, for target words that translate no source word.
 
     Example:
         >>> corpus = ParallelCorpus.from_words(
@@ -69,15 +70,15 @@ class IBMModel1:
 
     @classmethod
     def fit(cls, corpus: ParallelCorpus, steps: int = 1, *, null: bool = False) -> IBMModel1:
-        """Counts, and improves the counts by expectation-maximisation; returns the model.
+        """Fits a model to sentence pairs by ``steps`` steps of expectation-maximisation.
 
         Args:
             corpus: sentence pairs.
             steps: steps of expectation-maximisation, >= 1; 1 gives Eq. 16 and 17.
-            null: whether to put the word NULL into every source sentence.
+            null: whether to add the word :data:`NULL` to every source sentence.
 
         Raises:
-            TypeError: the corpus is none.
+            TypeError: ``corpus`` is not a ParallelCorpus.
             ValueError: ``steps`` is less than 1.
         """
         words = "a ParallelCorpus; from_words makes one"
@@ -95,8 +96,8 @@ class IBMModel1:
         """A new model after ``steps`` >= 0 further steps of expectation-maximisation on the corpus of :meth:`fit`.
 
         Raises:
-            ValueError: ``steps`` is negative, the corpus has other words, or its pairs hold words that never met in the
-                model's.
+            ValueError: ``steps`` is negative, or the corpus has another vocabulary or a target word that no word of its
+                source sentence translates to.
         """
         check_integer("IBMModel1.improve", "steps", steps, minimum=0)
         source = self._source_of(corpus)
@@ -116,19 +117,19 @@ class IBMModel1:
 
     @cached_property
     def table(self) -> csr_matrix:
-        """Trans(o | i), float64 ``[I, O]`` in compressed rows: rows sum to 1, those of unseen words to 0 (Eq. 17)."""
+        """Trans(o | i) (Eq. 17), float64, shape of ``counts``: a row sums to 1, or to 0 if the word never occurred."""
         return _row_shares(self.counts)
 
     def log_likelihood(self, corpus: ParallelCorpus) -> float:
-        r"""Logarithm of the probability of the target sentences given the source sentences and their own lengths.
+        r"""Log-probability, in nats, of the target sentences given the source sentences and the target lengths.
 
         .. math:: \sum_m \sum_t \log \frac{1}{L^m} \sum_l \mathrm{Trans}(y_t^m \mid x_l^m)
 
-        (Brown et al. 1993, without the constant for the lengths), in nats; -inf where a target word can come from
-        none of the source words. NULL counts as a position if the model has it.
+        (Brown et al. 1993, without the constant for the lengths); -inf if no source word of a sentence translates to
+        one of its target words. NULL counts as a source position if the model has it.
 
         Raises:
-            ValueError: the corpus has other words.
+            ValueError: the corpus has another vocabulary.
         """
         source = self._source_of(corpus)
         lengths = np.asarray(source.sum(axis=1)).ravel()
@@ -145,9 +146,9 @@ class IBMModel1:
         (Snell et al. 2021, Eq. 18).
 
         Args:
-            source: numbers of words ``[..., L]``, as :meth:`Vocabulary.encode` gives them; any number outside the
-                vocabulary (unknown words, padding) translates to nothing.
-            target: numbers of words ``[..., T]``, likewise.
+            source: x, numbers of source words ``[..., L]``, as :meth:`Vocabulary.encode` gives them; numbers outside
+                the vocabulary (unknown words, padding) are allowed and get probability 0.
+            target: y, numbers of target words ``[..., T]``, likewise.
             mask: bool ``[..., L]``, True for a source position that counts.
 
         Returns:
@@ -155,7 +156,7 @@ class IBMModel1:
 
         Raises:
             TypeError: the numbers are not integers or ``mask`` is not bool.
-            ValueError: ``mask`` does not fit.
+            ValueError: ``mask`` does not fit ``source``.
 
         Example:
             >>> corpus = ParallelCorpus.from_words([["the", "house"]], [["das", "Haus"]])
@@ -179,12 +180,12 @@ class IBMModel1:
         return probabilities.to(source.device)
 
     def attention(self, source: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        r"""Probability that each source word, and no other of the sentence, is responsible for each target word.
+        r"""Word alignment: probability that a target word translates each of the source words of its sentence.
 
         .. math:: \alpha^{\mathrm{IBM}}_{t,l} = \beta^{\mathrm{IBM}}_{t,l} \Big/ \sum_{l'} \beta^{\mathrm{IBM}}_{t,l'}
 
-        (Snell et al. 2021, Eq. 19.) Rows sum to 1; with NULL, what is missing to 1 is NULL's. A target word that no
-        word of the sentence translates to has a row of zeros. Arguments, shape and errors are those of :meth:`probe`.
+        (Snell et al. 2021, Eq. 19). Without NULL rows sum to 1; with NULL the rest of each row is the share of NULL. A
+        target word that no source word translates to has a row of zeros. Otherwise as :meth:`probe`.
         """
         beta = self.probe(source, target, mask)
         total = beta.sum(dim=-1, keepdim=True)
@@ -196,14 +197,14 @@ class IBMModel1:
         """The most probable translations of a source word.
 
         Args:
-            word: a source word, or :data:`NULL` where that is an option taken.
-            most: how many to give at most, >= 1.
+            word: a source word; also :data:`NULL` if the model was fitted with ``null=True``.
+            most: maximum number of translations, >= 1.
 
         Returns:
-            Target words with their probability, the most probable first; those that are equally so by number.
+            Target words with their probabilities, most probable first; ties in the order of the vocabulary.
 
         Raises:
-            KeyError: the word is not in the vocabulary.
+            KeyError: the word is not in the source vocabulary.
             ValueError: ``most`` is less than 1.
         """
         check_integer("IBMModel1.translations", "most", most, minimum=1)
@@ -221,7 +222,7 @@ class IBMModel1:
         return [(self.target_vocabulary.words[columns[item]], float(shares[item])) for item in best]
 
     def save(self, path: str | Path) -> None:
-        """Writes the model to a file in an existing folder atomically; ``OSError`` leaves an older file untouched."""
+        """Writes the model to a file in an existing folder, atomically: an ``OSError`` leaves an older file intact."""
         counts = self.counts
         arrays = {"data": counts.data, "indices": counts.indices, "indptr": counts.indptr.astype(np.int64)}
         header = {
@@ -235,7 +236,7 @@ class IBMModel1:
 
     @classmethod
     def load(cls, path: str | Path) -> IBMModel1:
-        """Reads the file of :meth:`save`; ``DataError`` for no such file, or one that is damaged or another file."""
+        """Reads a file; ``DataError`` if there is none, or it is damaged or was not written by :meth:`save`."""
         path = Path(path)
         if not path.is_file():
             got = "a folder" if path.is_dir() else "no file"

@@ -14,8 +14,8 @@ from probattn.probes.rows import check_targets, valid_positions
 _LOGITS = 2**24  # logits that exist at once: 64 MiB in float32
 
 SaliencyKind = Literal["norm", "erase", "replace"]
-"""``"norm"``: length of the gradient. ``"erase"``: what zeroing the word would cost, to first order.
-``"replace"``: what the worst other word would cost, to first order."""
+"""``"norm"``: Euclidean norm of the gradient. ``"erase"``: first-order fall of the score if the word's embedding is set
+to 0. ``"replace"``: largest first-order fall of the score by exchanging the word."""
 INDEPENDENT = "gradient_saliency: expected a score that depends on the embeddings, got "
 
 
@@ -32,26 +32,25 @@ def lexical_probe(
 
     .. math:: \beta_{t,l} = N([h_l, s_t])_{y_t}
 
-    (Snell et al. 2021, Eq. 4). Output words are taken a few at a time, as memory allows: logits over the vocabulary
-    for every pair of positions seldom fit at once.
+    (Snell et al. 2021, Eq. 4). Output words are processed a few at a time, because logits over the vocabulary for all
+    pairs of positions seldom fit into memory.
 
     Args:
-        output: N without its softmax: contexts ``[B, K, S, D]`` and queries ``[B, K, S, E]`` to logits
-            ``[B, K, S, O]``. For a model that concatenates the two and applies ``head``:
-            ``lambda context, query: head(torch.cat((context, query), -1))``.
+        output: N without its softmax: maps contexts ``[B, K, S, D]`` and queries ``[B, K, S, E]`` to logits
+            ``[B, K, S, O]``, for any K, such as ``lambda context, query: head(torch.cat((context, query), -1))``.
         states: h, ``[B, S, D]``: what attention averages.
         queries: s, ``[B, T, E]``: the decoder's states.
-        target: y, integers ``[B, T]`` in 0 .. O - 1; any of them for padding.
+        target: y, integers ``[B, T]`` in 0 .. O - 1, also at padding.
         mask: bool ``[B, S]``, True for an input position that counts.
-        log: whether to give logarithms, which rank positions alike and still differ where probabilities round to 1.
+        log: whether to return logarithms; they order positions as probabilities do, and still differ where these are 1.
 
     Returns:
-        ``[B, T, S]`` in the dtype of the logits; at masked positions 0, or -inf as a logarithm. It has gradients
-        where gradients are on.
+        Probabilities or logarithms ``[B, T, S]`` in the dtype of the logits; 0 or -inf at masked positions. They have
+        gradients unless gradients are disabled.
 
     Raises:
         TypeError: ``target`` is not of an integer type, or ``mask`` is not bool.
-        ValueError: shapes do not fit, among them what ``output`` gives.
+        ValueError: shapes do not fit, also that of the logits, or a target is out of range.
 
     Example:
         >>> head = torch.nn.Linear(8, 10)
@@ -96,22 +95,22 @@ def classifier_probe(
     .. math:: \beta_l = \sigma\bigl((2y - 1)\, W^T h_l\bigr)
 
     (Snell et al. 2021, Eq. 9), and :math:`\beta_l = \sigma(N(h_l))_y` for C classes. For a Hugging Face classifier
-    ``output`` is its own head, applied to the last hidden states as if each were the pooled one.
+    ``output`` is its classification head, applied to each last hidden state as if that were the pooled one.
 
     Args:
-        output: states ``[B, S, D]`` to logits: ``[B, S]`` or ``[B, S, 1]`` of the positive class of two, or
+        output: maps states ``[B, S, D]`` to logits: ``[B, S]`` or ``[B, S, 1]`` of class 1 of two classes, or
             ``[B, S, C]`` of C >= 2 classes.
         states: h, ``[B, S, D]``: what attention averages.
         target: y, integers ``[B]``: 0 or 1, or 0 .. C - 1.
         mask: bool ``[B, S]``, True for a position that counts.
-        log: whether to give logarithms.
+        log: whether to return logarithms.
 
     Returns:
-        ``[B, S]`` in the dtype of the logits; at masked positions 0, or -inf as a logarithm.
+        Probabilities or logarithms ``[B, S]`` in the dtype of the logits; 0 or -inf at masked positions.
 
     Raises:
         TypeError: ``target`` is not of an integer type, or ``mask`` is not bool.
-        ValueError: shapes do not fit, among them what ``output`` gives.
+        ValueError: shapes do not fit, also that of the logits, or a target is out of range.
 
     Example:
         >>> states = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])
@@ -174,23 +173,24 @@ def gradient_saliency(
         \Delta_l = e_l^T \nabla_{e_l} g \;\text{(erase)}, \qquad
         \Delta_l = \max_w\, (e_l - e_w)^T \nabla_{e_l} g \;\text{(replace)}
 
-    for the embedding e_l of word l and the score g, a log-probability of the right answer for instance. The last is
-    HotFlip's estimate of how far the score can fall by one exchanged word (Ebrahimi et al. 2018, Eq. 5 to 7); the
-    first bounds every change of unit length and asks for no second word. Snell et al. 2021 name HotFlip and no form.
+    for the embedding e_l of word l and the score g, for instance the log-probability of the correct output. The last is
+    HotFlip's estimate of how far the score can fall by exchanging one word (Ebrahimi et al. 2018, Eq. 5 to 7). Snell et
+    al. 2021 cite HotFlip without saying which of these forms they use.
 
-    On a GPU, cuDNN refuses the backward pass of a recurrent network in evaluation mode: call this under
+    On a GPU, cuDNN refuses the backward pass of a recurrent network in evaluation mode: call this function under
     ``torch.backends.cudnn.flags(enabled=False)`` there.
 
     Args:
-        score: embeddings ``[B, S, D]`` to scores ``[B]``, or ``[B, T]`` for T output words; each example's score
-            may depend on its own embeddings only.
-        embeddings: e, ``[B, S, D]``; no gradient is left on them or on the model's parameters.
+        score: maps embeddings ``[B, S, D]`` to scores ``[B]``, or ``[B, T]`` for T output words; the score of an
+            example may depend only on the embeddings of this example.
+        embeddings: e, ``[B, S, D]``; their ``grad`` and that of the model's parameters remain unchanged.
         mask: bool ``[B, S]``, True for a position that counts.
-        kind: which of the three.
-        table: all embeddings ``[V, D]``, for ``"replace"``.
+        kind: which of the three equations.
+        table: embeddings ``[V, D]`` of all words w, for ``"replace"`` only.
 
     Returns:
-        ``[B, S]`` or ``[B, T, S]``, without gradients; 0 at masked positions. T backward passes in the latter case.
+        Saliency ``[B, S]``, or ``[B, T, S]`` for scores ``[B, T]``, which takes T backward passes; without gradients; 0
+        at masked positions.
 
     Raises:
         TypeError: ``mask`` is not bool.

@@ -1,4 +1,4 @@
-"""The attention that would minimise the loss, where attention is mixed linearly (Snell et al. 2021, section A.1)."""
+"""The attention that would minimise the loss, if the output is linear in attention (Snell et al. 2021, section A.1)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _COUNTED = 1e-8  # probabilities below this do not shorten a step; they matter t
 
 
 class NotOptimalError(RuntimeError):
-    """The solver stopped before its certificate reached the tolerance."""
+    """The solver stopped while the gap, a bound on the excess loss, was still above the tolerance."""
 
 
 class OptimalAttention(NamedTuple):
-    """Solutions of :func:`optimal_attention`, ``[...]`` being the shape of the targets, float64."""
+    """Solutions of :func:`optimal_attention` in float64; ``[...]`` is the shape of the targets."""
 
     weights: Tensor
-    """``[..., L]``, on the simplex; 0 at masked positions."""
+    """Optimal attention weights ``[..., L]``, >= 0 with sum 1; 0 at masked positions."""
     loss: Tensor
-    """``[...]``: negative log-probability of the target under these weights, in nats."""
+    """Negative log-probability ``[...]`` of the target under these weights, in nats."""
     gap: Tensor
-    """``[...]``: a bound on how far the loss is above the least possible one, in nats."""
+    """Upper bound ``[...]`` on the difference between ``loss`` and the minimal loss, in nats."""
 
 
 def optimal_attention(
@@ -41,41 +41,40 @@ def optimal_attention(
     tolerance: float = 1e-8,
     max_steps: int = 200,
 ) -> OptimalAttention:
-    r"""Weights on the simplex that make the target most probable, with a certificate.
+    r"""Attention weights (>= 0 with sum 1) that make the target most probable, with a bound on their excess loss.
 
     .. math::
         \alpha^{\mathrm{opt}} = \arg\min_{\alpha \in \Delta} f(\alpha), \qquad
         f(\alpha) = -\log \sigma\Bigl(\sum_l \alpha_l \gamma_l + \gamma_s\Bigr)_y, \qquad
         \gamma_l = W h_l, \quad \gamma_s = W d_t
 
-    (Snell et al. 2021, Eq. 32 to 37). It is convex because the softmax follows the mixture with nothing but linear
-    maps between: the paper's variant :math:`p_t = \sigma(W(c_t + d_t))` and the classifier of Eq. 8 qualify, its
-    translation model with a hidden layer (Eq. 2) does not. The minimum need not attend to the position with the
-    largest probe, as Eq. 30 shows (below).
+    (Snell et al. 2021, Eq. 32 to 37). The problem is convex if only linear maps lie between the weighted mean of the
+    h_l and the softmax: the paper's variant :math:`p_t = \sigma(W(c_t + d_t))` and the classifier of Eq. 8 qualify, its
+    translation model with a hidden layer (Eq. 2) does not. The optimum need not attend to the position with the largest
+    lexical probe; the example below is Eq. 30 of the paper.
 
-    Solved by a primal-dual interior-point method whose Newton systems have the size of L, many problems at once, in
-    float64.
-    The certificate is the Frank-Wolfe duality gap,
-    :math:`f(\alpha) - f^* \le \sum_l \alpha_l \partial_l f - \min_l \partial_l f`.
-    Where several weights are optimal (equal logits at two positions), they share what the others leave.
+    Solved in float64 by a primal-dual interior-point method, for many rows at once; each Newton system has L unknowns.
+    The bound is the Frank-Wolfe duality gap,
+    :math:`f(\alpha) - f^* \le \sum_l \alpha_l \partial_l f - \min_l \partial_l f`, with :math:`f^*` the minimum of f.
+    If the optimum is not unique (equal logits at two positions), the solution spreads the weight over these positions.
 
     Args:
-        position_logits: gamma_l, ``[..., L, O]``; leading dimensions broadcast against those of ``target``, so that
-            the logits of a sentence serve all its output words: ``[B, 1, L, O]`` for ``[B, T]``.
+        position_logits: gamma_l, ``[..., L, O]``; leading dimensions broadcast against those of ``target``: the logits
+            of a sentence, ``[B, 1, L, O]``, serve all its output words ``[B, T]``.
         target: y, integers ``[...]`` in 0 .. O - 1.
         query_logits: gamma_s, ``[..., O]``; None for 0.
         mask: bool ``[..., L]``, True for a position that may be attended.
         tolerance: largest gap, in nats, > 0.
-        max_steps: Newton steps at most, >= 1; ten to thirty are usual, a hundred where logits differ by hundreds.
+        max_steps: maximum number of Newton steps, >= 1. Usual are 10 to 30, or 100 if logits differ by hundreds.
 
     Returns:
         Weights, losses and gaps; without gradients. A row without any position has weights 0 and gap 0, and the loss
         of ``query_logits`` alone.
 
     Raises:
-        TypeError: logits or targets are no tensors, ``target`` is not of an integer type, or ``mask`` is not bool.
+        TypeError: logits or targets are not tensors, ``target`` is not of an integer type, or ``mask`` is not bool.
         ValueError: shapes do not fit, a number is out of its range, or a logit that counts is not finite.
-        NotOptimalError: the gap is not below the tolerance after all steps; logits of a thousand and more do that.
+        NotOptimalError: the gap is above the tolerance after ``max_steps``, as with logits of a thousand and more.
 
     Example:
         >>> gamma = torch.tensor([[0.0, 0.0, 0.0], [0.0, -10.0, 5.0], [0.0, 5.0, -10.0]])

@@ -15,7 +15,7 @@ from probattn.probes.corpus import ParallelCorpus
 from probattn.probes.rows import valid_positions
 
 AttentionMode = Literal["learned", "uniform"]
-"""``"learned"``: the softmax of the scores. ``"uniform"``: 1 / L, whatever the scores; none of them gets a gradient."""
+"""``"learned"``: the softmax of the scores. ``"uniform"``: 1 / L, whatever the scores, which then get no gradient."""
 
 
 def luong_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
@@ -43,18 +43,18 @@ def additive_scores(key: Tensor, hidden: Tensor, vector: Tensor) -> Tensor:
 
 
 def attention_weights(scores: Tensor, mask: Tensor | None = None, mode: AttentionMode = "learned") -> Tensor:
-    r"""Weights over the positions that count: the softmax of the scores, or all the same.
+    r"""Attention weights over the positions that count: the softmax of the scores, or equal weights.
 
-    A model trained under ``"uniform"`` has the probe :math:`\beta^{\mathrm{uf}}`: what can be learned about single
-    words while attention is not (Snell et al. 2021, section 3.2).
+    The lexical probe of a model trained with ``"uniform"`` is the paper's :math:`\beta^{\mathrm{uf}}`: what the model
+    learns about single words while its attention is not learned (Snell et al. 2021, section 3.2).
 
     Args:
-        scores: ``[..., S]``.
+        scores: attention scores ``[..., S]``.
         mask: bool ``[..., S]``, True for a position that counts.
-        mode: which weights.
+        mode: ``"learned"`` for the softmax, ``"uniform"`` for equal weights.
 
     Returns:
-        ``[..., S]``; 0 at masked positions and in a row without any that counts.
+        Weights ``[..., S]``; 0 at masked positions and in a row in which no position counts.
 
     Raises:
         TypeError: the scores are not floating-point, or ``mask`` is not bool.
@@ -82,21 +82,21 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None, mode: Attentio
 def frozen_probe(
     model: nn.Module, attention: Sequence[nn.Module | nn.Parameter]
 ) -> Iterator[list[nn.Parameter]]:
-    """Lets nothing but the attention learn, so that the lexical probe of every word stays what it was at the start.
+    """Context manager that freezes all parameters but those of attention, so the lexical probe does not change.
 
-    Attention that could be learned without knowing words would resemble normal attention; it does not (Snell et al.
-    2021, section A.6).
+    If attention could be learned without knowledge of words, it would resemble that of a model trained as usual. In the
+    paper it does not (Snell et al. 2021, section A.6); runs of this library did not confirm this
+    ([How attention learns](../concepts/how_attention_learns.md)).
 
     Args:
-        model: the model; every parameter of it that is not of ``attention`` gets no gradient inside the block.
-        attention: the parameters, or the modules that hold them, that make the attention scores.
+        model: the model; inside the block its parameters outside ``attention`` get no gradient.
+        attention: the parameters that make the attention scores, or the modules that hold these parameters.
 
     Yields:
-        The parameters that learn: hand them to the optimiser. Afterwards every parameter requires a gradient as it
-        did before.
+        The trainable parameters, for the optimiser. After the block, ``requires_grad`` of all parameters is restored.
 
     Raises:
-        TypeError: ``attention`` is no sequence.
+        TypeError: ``attention`` is a single module or tensor, not a sequence.
         ValueError: ``attention`` holds no parameter, or one that is not the model's.
 
     Example:
@@ -136,21 +136,21 @@ _LOGITS = 2**24  # logits that exist at once: 64 MiB in float32
 
 
 class BagOfWordsProxy(nn.Module):
-    r"""Averages the embeddings of a sentence's words and predicts every output word from that alone.
+    r"""Averages the embeddings of a sentence's words and predicts every output word from this mean alone.
 
     .. math::
         p_t = \sigma\Bigl(\frac1L \sum_l W e_{x_l}\Bigr), \qquad \beta^{\mathrm{px}}_{t,l} = \sigma(W e_{x_l})_{y_t}
 
-    (Snell et al. 2021, Eq. 5 and 6): attention uniform, information local, the decoder's state left out.
+    (Snell et al. 2021, Eq. 5 and 6): uniform attention, states that depend on one word each, and no decoder state.
 
     Args:
-        source_size: I, number of input words.
-        target_size: O, number of output words.
-        width: d.
-        generator: of the random initial values; None for torch's own.
+        source_size: I, size of the source vocabulary.
+        target_size: O, size of the target vocabulary.
+        width: d, dimension of the embeddings.
+        generator: generator of the random initial values; None for torch's default generator.
 
     Attributes:
-        embedding: e, ``[I, d]``; W and e begin as N(0, 1 / d) in every entry (section 4.1).
+        embedding: e, ``[I, d]``; initial entries of W and e are drawn from N(0, 1 / d) (section 4.1).
         output: W, ``[O, d]``.
 
     Example:
@@ -172,10 +172,10 @@ class BagOfWordsProxy(nn.Module):
         self.output = nn.Parameter(torch.randn(target_size, width, generator=generator) / width**0.5)
 
     def forward(self, source: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Logits ``[B, O]`` of every output word; 0 for a sentence without any word.
+        """Logits ``[B, O]`` of the target words, the same for every output position; 0 for a sentence without words.
 
         Args:
-            source: x, integers ``[B, S]`` in 0 .. I - 1, also where masked.
+            source: x, integers ``[B, S]`` in 0 .. I - 1, also at masked positions.
             mask: bool ``[B, S]``, True for a word that counts.
         """
         weights = attention_weights(self.embedding.new_zeros(source.shape), mask, "uniform")
@@ -185,10 +185,10 @@ class BagOfWordsProxy(nn.Module):
     def loss(
         self, source: Tensor, target: Tensor, mask: Tensor | None = None, target_mask: Tensor | None = None
     ) -> Tensor:
-        """Negative log-likelihood of all output words, summed, in nats (Snell et al. 2021, Eq. 14).
+        """Sum of the negative log-likelihood over all output words, in nats (Snell et al. 2021, Eq. 14).
 
-        ``target`` y holds integers ``[B, T]`` in 0 .. O - 1, ``target_mask`` is True for an output word that counts;
-        the other arguments are those of :meth:`forward`.
+        ``target`` y holds integers ``[B, T]`` in 0 .. O - 1; ``target_mask``, bool ``[B, T]``, is True for an output
+        word that counts. The other arguments are those of :meth:`forward`.
         """
         losses = -self(source, mask).log_softmax(dim=-1).gather(-1, target)  # [B, T]
         return losses[valid_positions("BagOfWordsProxy", target_mask, losses)].sum()
@@ -198,7 +198,7 @@ class BagOfWordsProxy(nn.Module):
     ) -> Tensor:
         """Lexical probe of the proxy (Eq. 6), ``[B, T, S]``; 0 at masked positions, or -inf with ``log``.
 
-        ``target`` holds integers ``[B, T]`` in 0 .. O - 1, any of them for padding; the other arguments are those of
+        ``target`` holds integers ``[B, T]`` in 0 .. O - 1, also at padding; the other arguments are those of
         :meth:`forward`.
         """
         logs = F.linear(F.embedding(source, self.embedding), self.output).log_softmax(dim=-1)  # [B, S, O]
@@ -209,34 +209,35 @@ class BagOfWordsProxy(nn.Module):
 
 
 class GradientFlow(NamedTuple):
-    """Speed at which gradient flow changes the output of each input word, ``[I, O]``."""
+    """Time derivatives, ``[I, O]``, of the outputs of the proxy for each source word i alone, under gradient flow."""
 
     logits: Tensor
-    """Of W e_i."""
+    """Derivative of the logits W e_i."""
     probabilities: Tensor
-    """Of theta_i = softmax(W e_i)."""
+    """Derivative of the probabilities theta_i = softmax(W e_i)."""
 
 
 def gradient_flow(proxy: BagOfWordsProxy, corpus: ParallelCorpus) -> GradientFlow:
-    r"""Derivative by time of every word's logits and probabilities, where W and e follow the negative gradient.
+    r"""Time derivative of each source word's logits and probabilities if W and e follow the negative gradient.
 
     .. math::
         \frac{\partial \hat\theta}{\partial \tau} = \dot W e + W \dot e, \qquad
         \dot W = -\frac{\partial L}{\partial W}, \quad \dot e = -\frac{\partial L}{\partial e}, \quad
         L = -\sum_m \sum_t \log p^m_{y_t^m}
 
-    (Snell et al. 2021, Eq. 14, 39 and 41), as a Jacobian-vector product at the parameters' present values. At random
-    initial values it tends to :func:`gradient_flow_limit` as the width grows.
+    (Snell et al. 2021, Eq. 14, 39 and 41), as a Jacobian-vector product at the current parameters;
+    :math:`\hat\theta = W e` are the logits. At random initial values the derivatives tend to
+    :func:`gradient_flow_limit` as the width d grows.
 
     Args:
-        proxy: W and e.
-        corpus: sentence pairs with as many words as the proxy; sums run over all of them.
+        proxy: the model with parameters W and e.
+        corpus: sentence pairs m whose vocabularies have the proxy's sizes; the sums run over all pairs.
 
     Returns:
-        Both derivatives, without gradients; dense, so that the vocabularies must be small enough for a table.
+        Both derivatives as dense tensors without gradients; the vocabularies must be small enough for ``[I, O]``.
 
     Raises:
-        ValueError: the corpus has other numbers of words.
+        ValueError: the vocabularies of the corpus have other sizes than the proxy.
 
     Example:
         >>> corpus = ParallelCorpus.from_words([["a", "b"], ["a"]], [["x", "y"], ["x"]])
@@ -272,9 +273,9 @@ def gradient_flow_limit(counts: Tensor) -> GradientFlow:
         \qquad \frac{\partial \theta_{i,o}}{\partial \tau} \to \frac{2}{|O|}
         \Bigl(C_{i,o} - \frac1{|O|} \sum_{o'} C_{i,o'}\Bigr)
 
-    (Snell et al. 2021, Eq. 54 for the logits). Eq. 15 and 55 of the paper print the first limit for the
-    probabilities; the softmax at its centre divides it by the number of output words. The counts C ``[I, O]`` are those
-    of :class:`IBMModel1` after one step without NULL, made dense.
+    (Snell et al. 2021, Eq. 54 for the logits). Eq. 15 and 55 of the paper print the first limit for the probabilities
+    too; their limit differs because near uniform probabilities the derivative of the softmax has a factor 1 / |O|. The
+    counts C ``[I, O]`` are the dense ``counts`` of :class:`probattn.probes.IBMModel1` after one step without NULL.
 
     Example:
         >>> gradient_flow_limit(torch.tensor([[1.5, 0.5], [0.5, 0.5]])).probabilities

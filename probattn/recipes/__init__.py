@@ -1,6 +1,7 @@
-"""Recipes: all that a run depends on, written in YAML and checked strictly.
+"""Recipes: YAML files, strictly checked, that determine a run completely.
 
-They belong to the tasks in :mod:`probattn.tasks`; their names are gathered here.
+A recipe has sections, each a class of this module; the tables of [every key](../recipes/reference.md) describe the
+fields. The tasks in :mod:`probattn.tasks` define the recipes.
 """
 
 from functools import partial
@@ -93,8 +94,8 @@ AnyRecipe = (
     | ExperimentRecipe
     | HeadRecipe
 )
-"""A recipe of texts, a graph, translation, texts about graphs, visual questions, pre-training, an experiment or another
-head."""
+"""A recipe of any task: text classification, a graph, translation, texts about graphs, visual questions, pre-training,
+an experiment, or the fine-tuning of another task head."""
 
 recipe_reference = partial(reference, Recipe)
 graph_recipe_reference = partial(reference, GraphRecipe)

@@ -1,14 +1,13 @@
-"""The report of a run: what was measured (``metrics.json``) and a page to read (``report.html``).
+"""The report of a run: measurements (``metrics.json``) and an HTML page (``report.html``).
 
-Predictions become :class:`Scores` and :class:`Difference` records by :func:`evaluate`; the records of a run together
-are :class:`Results`, which :func:`write_results` and :func:`read_results` keep to the last digit and
-:func:`write_report` shows. :func:`combine` makes those of several runs of one recipe into one comparison over their
-seeds. :func:`is_reliable` decides which differences count.
+:func:`evaluate` turns predictions into records, :class:`Scores` and :class:`Difference`. :class:`Results` holds all
+records of a run; :func:`write_results` writes them without loss, :func:`read_results` reads them, and
+:func:`write_report` makes the page. :func:`combine` turns the results of several runs of one recipe into a comparison
+over their seeds. :func:`is_reliable` decides which differences are significant.
 
-The records, measures and section of a topic are in one file: ``attention`` (maps), ``words`` (for and against an
-answer), ``alignment`` (queries and keys), ``heads``, ``sites`` and ``dynamics`` (training). The comparison goes from
-``evaluation`` and ``columns`` (measures) over ``bootstrap`` (p values) to ``findings``
-(words), ``sections``, ``page`` and ``terminal``.
+In records, ``model`` is a :data:`ModelKey`, the network or prediction method that was measured; ``site`` is the name
+of an attention call of the network ([glossary](../glossary.md)). The baseline is the deterministic network of the same
+run. Shapes: N examples, C classes, P draws, H attention heads, T queries, S keys.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""How far apart the queries and keys of each head lie: records and the section of the page."""
+"""Distances between the queries and keys of each head: records and the section of the page."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Mean = Literal["query_norm", "key_norm", "auc", "auc_centred"]
 
 
 class SiteAlignment(Record):
-    """Queries and keys of one attention call, by head; see :func:`~probattn.report.head_distances`.
+    """Distances between queries and keys of one attention call; see :func:`~probattn.report.head_distances`.
 
     Attributes:
-        model: whose they are.
-        site: name of the call.
-        bandwidth: of the kernel.
+        model: network that was measured.
+        site: name of the attention call; all further fields have one number per head.
+        bandwidth: bandwidth of the kernel.
         mmd: squared maximum mean discrepancy within a text, mean over texts; the estimate may be slightly negative.
-        mmd_centred: the same with the difference of the means over all texts removed.
-        query_norm: mean length of a query.
-        key_norm: mean length of a key.
-        auc: AUC of a nearest-neighbour classifier of queries against keys; empty for fewer than two texts.
-        auc_centred: the same with the difference of the means removed.
+        mmd_centred: ``mmd`` after subtracting the difference of the mean key and the mean query from the keys.
+        query_norm: mean 2-norm of a query.
+        key_norm: mean 2-norm of a key.
+        auc: area under the ROC curve of a nearest-neighbour classifier of queries against keys; empty for one text.
+        auc_centred: ``auc`` after the same subtraction.
     """
 
     model: ModelKey
@@ -56,7 +56,7 @@ class SiteAlignment(Record):
 
 
 class HeadCloud(Record):
-    """Some queries and keys of a head in two dimensions."""
+    """Some queries and keys of attention head ``head``, projected to two dimensions."""
 
     model: ModelKey
     site: str
@@ -66,14 +66,14 @@ class HeadCloud(Record):
 
 
 class Alignment(Record):
-    """Measures of queries and keys.
+    """Distances between the queries and keys of networks.
 
     Attributes:
-        texts: over how many texts of the first data set.
-        bandwidth_of: the model whose tokens the bandwidths come from.
-        sites: by model and call.
-        projection: how the clouds came to two dimensions.
-        clouds: by model, call and head.
+        texts: number of texts of the first data set over which they were measured.
+        bandwidth_of: network whose queries and keys determined the bandwidths.
+        sites: measures, one record per network and attention call.
+        projection: projection of ``clouds`` to two dimensions.
+        clouds: projected queries and keys, one record per network, attention call and head.
     """
 
     texts: Annotated[int, Field(ge=1)]
@@ -83,17 +83,17 @@ class Alignment(Record):
     clouds: tuple[HeadCloud, ...] = ()
 
     def total(self, model: ModelKey, name: Total) -> float:
-        """Sum over calls and heads."""
+        """Sum of a measure over the attention calls and heads of a network."""
         return sum(sum(getattr(site, name)) for site in self.sites if site.model == model)
 
     def mean(self, model: ModelKey, name: Mean) -> float | None:
-        """Mean over calls and heads; None where there is no number."""
+        """Mean of a measure over the attention calls and heads of a network; None if it was not measured."""
         values = [value for site in self.sites if site.model == model for value in getattr(site, name)]
         return sum(values) / len(values) if values else None
 
     @property
     def models(self) -> tuple[ModelKey, ...]:
-        """The models measured, in order."""
+        """The networks that were measured, in order."""
         return tuple(dict.fromkeys(site.model for site in self.sites))
 
 

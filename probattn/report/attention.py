@@ -18,26 +18,26 @@ from probattn.report.svg import isolated
 from probattn.terminal import printable
 
 Reason = Literal["chosen", "uncertain"]
-"""Why an input is shown: the user chose it, or it is among the most uncertain ones."""
+"""Why an input is shown: the user selected it (``"chosen"``), or it is among the most uncertain ones."""
 
 
 class Example(Record):
-    """One input and what was predicted for it.
+    """One input and its prediction.
 
     Attributes:
-        data: key of its data set; None for an input that the user gave.
-        index: its row there.
-        text: the input.
-        pair: the second text, where the input is a pair.
+        data: key of its data set; None for an input that the user passed.
+        index: its row in the data set, from 0.
+        text: the input, or the first text of a pair.
+        pair: the second text of a pair.
         label: name of the true class, if known.
-        predicted: name of the class with the highest mean probability.
-        probability: that mean probability.
-        spread: standard deviation of that class's probability over the draws; 0 without draws.
+        predicted: name of the predicted class, that with the highest mean probability.
+        probability: mean probability of the predicted class.
+        spread: standard deviation of the probability of the predicted class over the draws; 0 without draws.
         entropy: predictive entropy, nats.
-        draws: the class's probability in each draw (the first hundred).
-        baseline_predicted: the deterministic network's class.
-        baseline_probability: and its probability.
-        baseline_same: the probability it gives to the class ``predicted``.
+        draws: probability of the predicted class in each of the first 100 draws.
+        baseline_predicted: name of the class that the deterministic network predicts.
+        baseline_probability: probability of the class ``baseline_predicted`` under the deterministic network.
+        baseline_same: probability of the class ``predicted`` under the deterministic network.
     """
 
     data: str | None = None
@@ -56,16 +56,15 @@ class Example(Record):
 
 
 class AttentionMap(Record):
-    """Attention weights of one head, or of the mean over heads (``head`` None), at one site.
+    """Matrix of attention weights W (rows queries, columns keys) of one head, or averaged over heads, at one site.
 
     Attributes:
-        site: the site's name.
-        head: index of the head; None for the weights averaged over heads.
-        mean: posterior mean of W, rows are queries, columns keys, rounded to 4 decimals; of deterministic attention W
-            itself.
-        ratio: standard deviation over mean, rounded to 3 decimals; 0 where the mean is 0. Empty for deterministic
-            attention.
-        baseline: the weights of the deterministic baseline; empty where they are not shown.
+        site: name of the attention call.
+        head: index of the attention head; None for the weights averaged over heads.
+        mean: posterior mean of W, rounded to 4 decimals; for deterministic attention W.
+        ratio: posterior standard deviation of W divided by its mean, rounded to 3 decimals; 0 if the mean is 0. Empty
+            for deterministic attention.
+        baseline: W of the deterministic baseline; empty if it is not shown.
     """
 
     site: str
@@ -76,16 +75,16 @@ class AttentionMap(Record):
 
 
 class AttentionExample(Record):
-    """An input with its attention maps.
+    """An input with maps (matrices) of its attention weights.
 
     Attributes:
         example: the input and its prediction.
-        reason: why it is shown.
-        rows: whether the rows of a map are the tokens or, where each head has a single query, the heads.
-        queries: names of the rows.
+        reason: why the input is shown.
+        rows: what the rows of a map are: ``"tokens"``, or ``"heads"`` if each head has a single query.
+        queries: labels of the rows.
         keys: tokens of the columns.
-        second: where the second text begins among the tokens, in rows and columns; None for a single text.
-        maps: the maps; the first is shown first.
+        second: index of the first token of the second text, in rows and columns; None for a single text.
+        maps: the maps; the page shows the first one initially.
     """
 
     example: Example
@@ -122,29 +121,29 @@ def attention_example(
     rows: Literal["tokens", "heads"] = "tokens",
     reason: Reason = "chosen",
 ) -> AttentionExample:
-    """Mean and standard deviation over mean of the weights between an input's tokens, by site and head.
+    """Maps of an input's attention weights, by site and head: posterior mean, and standard deviation over mean.
 
-    The first map of every site is that of the weights averaged over heads: the standard deviation is the average's,
-    over draws, and smaller than a head's where heads vary independently.
+    The first map of every site is that of the weights averaged over heads. Its standard deviation over draws is that of
+    the average, which is smaller than that of a single head if heads vary independently.
 
     Args:
         example: the input and its prediction.
-        queries: the T tokens of the rows, padding left out.
+        queries: the T tokens of the rows, without padding.
         weights: draws of the normalised weights by site, ``[P, H, T, S]``; the first site is shown first.
         keys: the S tokens of the columns; those of the rows by default.
-        heads: heads that get maps of their own.
-        second: where the second text of a pair begins among the tokens.
-        baseline: the deterministic baseline's weights by site, ``[H, T, S]``, to stand beside.
+        heads: indices of heads that also get a map each.
+        second: index of the first token of the second text of a pair.
+        baseline: weights of the deterministic baseline by site, ``[H, T, S]``, to show beside.
         latent: whether the weights vary; False for deterministic attention, whose maps have no standard deviation.
-        rows: what ``queries`` names; "heads" where each head has a single query and all of them make one map, handed
-            over as if it were that of one head.
+        rows: what ``queries`` names. With ``"heads"`` each head has a single query, and the heads are the rows of one
+            map: ``weights`` are ``[P, 1, H, S]``.
         reason: why the input is shown.
 
     Returns:
         The record; the standard deviation has divisor P - 1 and is 0 for one draw.
 
     Raises:
-        ValueError: no site, a shape that does not fit the tokens, or a head out of range.
+        ValueError: there is no site, a shape does not fit the tokens, or a head is out of range.
 
     Example:
         >>> example = Example(text="a b", predicted="yes", probability=0.7, spread=0.1, entropy=0.6)
@@ -208,15 +207,15 @@ def _rows(values: Tensor, decimals: int) -> Rows:
 
 
 def own_tokens(weights: Mapping[str, Tensor], row: int, valid: Tensor) -> dict[str, Tensor]:
-    """One input's weights between its own tokens, from those of a padded batch.
+    """Attention weights between the tokens of one input of a padded batch.
 
     Args:
-        weights: draws by site, ``[P, B, H, T, T]``, or ``[P, B, H, 1, T]`` where each head has a single query.
-        row: index in the batch.
+        weights: draws by site, ``[P, B, H, T, T]``, or ``[P, B, H, 1, T]`` if each head has a single query.
+        row: index of the input in the batch.
         valid: bool ``[B, T]``, False at padding.
 
     Returns:
-        Draws by site, ``[P, H, t, t]``, or ``[P, H, 1, t]``, with t valid tokens.
+        Draws by site, ``[P, H, t, t]``, or ``[P, H, 1, t]``, with t the number of valid tokens.
     """
     tokens = valid[row].bool().nonzero().flatten()
     by_site = {site: draws[:, row][..., tokens] for site, draws in weights.items()}

@@ -14,15 +14,15 @@ from probattn.metrics.functional import holm, mean_interval
 from probattn.report.record import MODELS, Comparison, Difference, ModelKey
 
 LEAST_EFFECT = 0.005
-"""Smallest difference that counts as significant, as a share of a measure's unit: half a point of a share or of BLEU,
-0.005 of a number. Below it both networks have the same value in whole per cent."""
+"""Smallest difference that counts as significant: 0.005 for shares and other numbers, 0.5 for BLEU (0 to 100). Smaller
+differences can vanish if values are rounded to whole per cent."""
 
 LEAST_EXAMPLES = 200
-"""Smallest size of the data for a significant difference: 20 examples for each of the ten bins of a calibration error,
-and a standard error of 2 points for an accuracy of 90%."""
+"""Smallest number of examples for a significant difference: 20 for each of ten bins of the calibration error; the
+standard error of an accuracy of 90% is then 2 percentage points."""
 
 LEAST_SEEDS = 3
-"""Smallest number of seeds for a significant difference: two may agree because a measure is rounded."""
+"""Smallest number of seeds for a significant difference; two may give equal values by rounding."""
 
 ROUNDING = 1e-12
 """Relative spread of figures that differ by rounding alone."""
@@ -31,15 +31,15 @@ Compared = TypeVar("Compared", bound=Comparison)
 
 
 def bootstrap_p(resampled: Sequence[float]) -> float:
-    r"""Two-sided p value that a difference is 0, from the resamples behind its percentile interval.
+    r"""Two-sided p-value of the hypothesis that a difference is 0, from bootstrap resamples.
 
     .. math:: p = \min\left(1, 2\, \frac{1 + \min(\#\{d \le 0\}, \#\{d \ge 0\})}{R + 1}\right)
 
     It is one minus the level at which the percentile interval touches 0, with the observed sample counted among the
-    resamples (Davison and Hinkley 1997, chapter 4), so that it is at least 2 / (R + 1) and never 0.
+    resamples (Davison and Hinkley 1997, chapter 4); it is therefore at least 2 / (R + 1).
 
     Args:
-        resampled: differences d of R >= 1 resamples.
+        resampled: differences d in R >= 1 resamples.
 
     Example:
         >>> bootstrap_p([0.1, 0.2, 0.3]), bootstrap_p([0.0, 0.0])
@@ -50,13 +50,13 @@ def bootstrap_p(resampled: Sequence[float]) -> float:
 
 
 def seeds_p(values: Sequence[float]) -> float:
-    """Two-sided p value that the mean over seeds is 0, by Student's t: that of the paired test for paired differences.
+    """Two-sided p-value of the hypothesis that the mean difference is 0: the paired t-test over seeds.
 
     Args:
         values: a difference for each of n >= 2 seeds.
 
     Returns:
-        The value; 1 where the differences vary by rounding at most, which does not bound their variance.
+        The p-value; 1 if the differences vary only by rounding errors, because their variance is then unknown.
 
     Example:
         >>> round(seeds_p([0.5, 1.5]), 4), seeds_p([0.1 + 0.2, 0.3])
@@ -68,17 +68,17 @@ def seeds_p(values: Sequence[float]) -> float:
 
 
 def over_seeds(item: Compared, values: Sequence[float]) -> Compared:
-    """A comparison of one run turned into that of several: mean, Student's t interval, p; not corrected yet."""
+    """The comparison over several seeds: mean, Student's t interval and p-value, not corrected yet."""
     mean, low, high, _ = mean_interval(values, level=item.level)
     p, seeds = seeds_p(values), tuple(values)
     return _changed(item, value=mean, low=low, high=high, p=p, corrected=p, resamples=None, seeds=seeds)
 
 
 def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
-    """Comparisons with their p values corrected by Holm's method, each model's together: they are one family.
+    """Comparisons with p-values corrected by Holm's method; all comparisons of one model are one family.
 
     Args:
-        items: all comparisons of an evaluation, of whatever measures and data sets.
+        items: all comparisons of an evaluation, over all measures and data sets.
     """
     families: dict[str, list[int]] = {}
     for index, item in enumerate(items):
@@ -95,12 +95,13 @@ def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:
 
     Args:
         item: the comparison.
-        examples: size of the data; of the smaller set in OOD detection.
-        unit: of the measure; 100 for BLEU.
+        examples: number of examples; in out-of-distribution detection that of the smaller data set.
+        unit: largest value of the measure if it is a share: 1, or 100 for BLEU.
 
     Returns:
-        Whether its corrected p value is below 1 - level, it is at least :data:`LEAST_EFFECT` units large, and there are
-        :data:`LEAST_EXAMPLES` examples and, where it is one over seeds, :data:`LEAST_SEEDS` of them.
+        True if the corrected p-value is below 1 - level, the absolute difference is at least :data:`LEAST_EFFECT` *
+        ``unit``, and there are at least :data:`LEAST_EXAMPLES` examples and, in a comparison over seeds,
+        :data:`LEAST_SEEDS` seeds.
     """
     return (
         item.corrected < round(1 - item.level, 12)
@@ -111,7 +112,7 @@ def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:
 
 
 def least_resamples(comparisons: int, level: float) -> int:
-    """Resamples from which on the smallest of some p values can fall below 1 - level after Holm's correction."""
+    """Number of resamples above which the least of several p-values can be below 1 - level after Holm's correction."""
     return int(2 * comparisons / (1 - level) * (1 + 1e-9))
 
 
@@ -120,11 +121,11 @@ def _changed(item: Compared, **fields: Any) -> Compared:
 
 
 Columns = Mapping[str, Tensor]
-"""What measures are computed from: tensors with one row an example, ``[N, ...]``."""
+"""Tensors by name from which measures are computed, with one row per example, ``[N, ...]``."""
 Figures = Callable[[Columns], Mapping[str, float | None]]
 """Measures of some examples by name."""
 Rows = Mapping[str, Tensor]
-"""Drawn examples by data set; without an entry all are meant."""
+"""Indices of the drawn examples by data set; a data set without an entry is used whole."""
 FiguresOf = Callable[[str, ModelKey, Rows], Mapping[str, float | None]]
 """Measures of a model on drawn examples of a data set."""
 Key = tuple[str, ModelKey, str]
@@ -141,25 +142,25 @@ def paired_bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """Percentile intervals of differences to the deterministic baseline (Efron 1979).
+    """Differences to the deterministic baseline with percentile intervals of a paired bootstrap (Efron 1979).
 
-    A resample draws as many examples as each data set has, with replacement, and measures every model on the same ones;
-    data sets are drawn independently. The p values come from the same resamples (:func:`bootstrap_p`), corrected by
-    Holm's method over all comparisons of a model. Examples that depend on each other, as questions about one image do,
-    are drawn together: as many clusters as there are, each with all its examples (Davison and Hinkley 1997, section
-    3.8).
+    A resample draws, with replacement, as many examples as each data set has, and measures every model on the same
+    examples; data sets are drawn independently. The p-values come from the same resamples (:func:`bootstrap_p`),
+    corrected by Holm's method over all comparisons of a model. If examples depend on each other, such as questions
+    about one image, clusters are drawn instead, each with all its examples (Davison and Hinkley 1997, section 3.8).
 
     Args:
-        keys: data sets and models that were measured.
-        figures: measures of a model on drawn examples of a data set, or on all of them.
+        keys: pairs of data set and model that were measured.
+        figures: function of a data set, a model and the indices of the drawn examples by data set (a data set without
+            an entry is used whole) that returns measures by name.
         sizes: number of examples by data set.
-        clusters: the cluster of each example, by data set; where one is left out its examples are independent.
-        resamples: how often examples are drawn.
-        level: of the intervals.
-        seed: of the draws.
+        clusters: the cluster of each example, by data set; the examples of a data set without an entry are independent.
+        resamples: number of resamples.
+        level: level of the intervals.
+        seed: seed of the resampling.
 
     Returns:
-        The differences, data set by data set; a measure that is None in every resample is left out.
+        The differences by data set; a measure that is None in every resample is left out.
     """
     points = _gaps(keys, figures, {})
     members = {data: _members((clusters or {}).get(data, ())) for data in sizes}
@@ -202,12 +203,12 @@ def _gaps(keys: Sequence[tuple[str, ModelKey]], figures: FiguresOf, rows: Rows) 
 def compare(
     table: Mapping[tuple[str, ModelKey], Columns], figures: Figures, **options: Any
 ) -> tuple[Difference, ...]:
-    """The same of measures that are functions of columns.
+    """:func:`paired_bootstrap` of measures that are functions of columns, tensors ``[N, ...]`` by name.
 
     Args:
         table: columns by data set and model.
-        figures: measures of columns.
-        **options: of :func:`paired_bootstrap`.
+        figures: function of columns that returns measures by name.
+        **options: options of :func:`paired_bootstrap`.
     """
 
     def of_rows(data: str, model: ModelKey, rows: Rows) -> Mapping[str, float | None]:

@@ -22,18 +22,19 @@ def training_curves(
     quantities: Sequence[str] = QUANTITIES,
     points: int = POINTS,
 ) -> list[Curve]:
-    """Curves of a run's records (:func:`probattn.inference.records.read_records`).
+    """Training curves from the lines of a run's ``metrics.jsonl`` (:func:`probattn.inference.records.read_records`).
 
     Args:
-        records: objects with ``kind``, ``step`` and numbers; a number that is missing or null leaves a gap.
-        model: whose training it was.
+        records: mappings with ``kind`` (train or validation), ``step`` and numbers; records without a quantity are
+            skipped in its curve.
+        model: network that was trained.
         quantities: names of the numbers.
-        points: most points of a curve; beyond it, windows of neighbouring records are averaged and stand at the last
-            step of their window.
+        points: maximum number of points of a curve. Of more records, windows of neighbouring records are averaged; the
+            step is the last one of the window.
 
     Returns:
-        One curve per kind and quantity that occurs; a quantity that is 0 throughout is left out, and so is the weight
-        of the KL where there is no KL. In validation that weight is the training's, and no curve.
+        One curve per kind and quantity. Left out are quantities that are always 0, the KL weight in validation, and
+        the KL weight altogether if no record has a KL.
 
     Example:
         >>> records = [{"kind": "train", "step": step, "loss": 1 / step} for step in (1, 2)]

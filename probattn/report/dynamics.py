@@ -20,14 +20,15 @@ Bleu = Annotated[float, Field(ge=0, le=100.001)]
 
 
 class WatchedStep(Record):
-    """One moment of a training, over all watched examples (Snell et al. 2021, section 3.1).
+    """Measurements at one step of training, over all watched examples (Snell et al. 2021, section 3.1).
 
     Attributes:
-        step: updates done.
-        agreement: of attention with the network's own lexical probe, A(attention, probe).
-        with_last: of the last step's attention with this one's.
-        accuracy: share of outputs that are the network's first choice.
-        bleu: of the watched sentences' translations by greedy search; None where they were not translated.
+        step: number of updates done.
+        agreement: agreement A(attention, probe) of attention with the network's lexical probe
+            (:func:`probattn.probes.mean_agreement`).
+        with_last: agreement of the last step's attention with that of this step.
+        accuracy: share of outputs that the network ranks first.
+        bleu: BLEU of translations of the watched sentences by greedy search; None if they were not translated.
     """
 
     step: Count
@@ -38,7 +39,7 @@ class WatchedStep(Record):
 
 
 class WatchedMaps(Record):
-    """Attention and lexical probe of one example at one moment, ``[T][S]`` each."""
+    """Attention weights and lexical probe of one example at one step of training, ``[T][S]`` each."""
 
     step: Count
     attention: Matrix
@@ -46,13 +47,13 @@ class WatchedMaps(Record):
 
 
 class WatchedExample(Record):
-    """One example and its maps.
+    """One example with attention weights and lexical probe at some steps of training.
 
     Attributes:
         text: the input as text.
         keys: the S words of the input.
-        queries: the T words of the output, or the class alone.
-        maps: by step.
+        queries: the T words of the output, or only the class.
+        maps: attention and probe, one record per step.
     """
 
     text: str
@@ -69,14 +70,14 @@ class WatchedExample(Record):
 
 
 class Dynamics(Record):
-    """Attention and probe during the training of one network.
+    """Attention and lexical probe during the training of one network.
 
     Attributes:
-        model: whose training.
-        examples: number of examples that were watched.
+        model: network that was trained.
+        examples: number of watched examples.
         outputs: number of their outputs: output words, or one class each.
-        chance: agreement of ratings that have nothing to do with each other.
-        steps: moments, in order.
+        chance: agreement by chance (:func:`probattn.probes.random_agreement`).
+        steps: measurements, in order of steps.
         maps: single examples.
     """
 
@@ -89,17 +90,19 @@ class Dynamics(Record):
 
 
 Rating = Literal["attention", "probe", "uniform", "proxy", "saliency", "frozen"]
-"""Attention, the network's lexical probe, that of the network under uniform attention, the bag-of-words proxy's,
-gradient saliency, and attention over a frozen probe."""
+"""A rating of input words: attention; the lexical probe of the network, of a network trained with uniform attention, or
+of the bag-of-words proxy; gradient saliency; or attention of a network whose lexical probe is frozen."""
 
 
 class Contextualized(Record):
-    """An agreement expressed as the performance of a half-trained second run (Snell et al. 2021, Eq. 11).
+    """An agreement expressed as the performance xi of a second run (Snell et al. 2021, Eq. 11).
+
+    See :func:`probattn.probes.contextualized_agreement`.
 
     Attributes:
-        performance: xi.
-        step: where the second run first agreed more.
-        reached: whether it did at all; a table stars the value where it did not.
+        performance: xi, the performance of the second run at ``step``.
+        step: first step at which the agreement of the second run's attention exceeds the agreement; else the last.
+        reached: whether any step exceeds it; tables mark the value with a star if not.
     """
 
     performance: float
@@ -108,17 +111,17 @@ class Contextualized(Record):
 
 
 class PairAgreement(Record):
-    """Two ratings of the same input words, over all outputs.
+    """Agreement of two ratings of the same input words, mean over all outputs (Snell et al. 2021).
 
     Attributes:
-        first: whose highest-rated word is looked up.
-        second: among whose highest-rated words.
+        first: rating u of A(u, v), whose highest-rated word is searched among the highest-rated words of ``second``.
+        second: rating v.
         agreement: A(first, second) (Eq. 10).
-        tau: mean of Kendall's rank correlation; None where no output has one, since a rating is constant.
-        xi: by accuracy; None without a second run.
-        xi_bleu: by BLEU; None where that was not recorded.
-        xi_tau: by accuracy, of tau in place of A; None without tau.
-        xi_tau_bleu: the same by BLEU.
+        tau: mean of Kendall's rank correlation; None if it is undefined for all outputs, because a rating is constant.
+        xi: xi of ``agreement``, with accuracy as the performance; None without a second run.
+        xi_bleu: xi of ``agreement``, with BLEU as the performance; None if BLEU was not recorded.
+        xi_tau: xi of ``tau`` with accuracy; None without tau.
+        xi_tau_bleu: xi of ``tau`` with BLEU; None without tau or BLEU.
     """
 
     first: Rating
@@ -132,24 +135,24 @@ class PairAgreement(Record):
 
 
 class Agreement(Record):
-    """The row of a network in the paper's tables 2 to 6.
+    """Agreements of one network, its row in tables 2 to 6 of Snell et al. 2021.
 
     Attributes:
         run: folder of the run.
-        preset: whose saliency and proxy: the library's ("default") or those of the authors' code ("release").
-        outputs: outputs over which means are taken.
-        chance: agreement of ratings that have nothing to do with each other.
-        accuracy: of the run's network on these examples.
-        pairs: what agrees with what.
-        uniform_step: the step of the run under uniform attention whose probe is meant, the one that the attention
-            agrees with most (section A.7); None without such a run.
-        course: agreement of the attention with that run's probe by step.
-        second_accuracy: of the second run at its end, xi's largest value; None without one.
-        second_bleu: the same by BLEU.
-        second_course: agreement of the attention with that run's attention by step.
-        frozen_accuracy: of a run whose probe is frozen, at its end (section A.6); None without one.
-        frozen_agreement: of that run's attention with its probe, at its end.
-        frozen_course: agreement of the attention with that run's attention by step.
+        preset: saliency and proxy as in this library ("default") or in the authors' code ("release").
+        outputs: number of outputs over which means are taken.
+        chance: agreement by chance (:func:`probattn.probes.random_agreement`).
+        accuracy: accuracy of the network on these examples.
+        pairs: agreements of pairs of ratings.
+        uniform_step: step of the run with uniform attention whose probe is used, the one with the highest agreement
+            (section A.7); None without such a run.
+        course: agreement of the attention with the probe of the run with uniform attention, by step.
+        second_accuracy: final accuracy of the second run; None without one.
+        second_bleu: final BLEU of the second run; None without one.
+        second_course: agreement of the attention with that of the second run, by step.
+        frozen_accuracy: final accuracy of the run with a frozen probe (section A.6); None without one.
+        frozen_agreement: final agreement of the attention of the run with a frozen probe with this probe.
+        frozen_course: agreement of the attention with that of the run with a frozen probe, by step.
     """
 
     run: str
@@ -168,15 +171,16 @@ class Agreement(Record):
     frozen_course: Mapping[int, Probability] = Field(default_factory=dict)
 
     def pair(self, first: Rating, second: Rating) -> PairAgreement | None:
-        """One of them; None if it was not measured."""
+        """The agreement of two ratings; None if it was not measured."""
         return next((item for item in self.pairs if (item.first, item.second) == (first, second)), None)
 
     def value(self, name: str) -> float | None:
-        """A figure by its name; None if it was not measured.
+        """A number of this record by its name; None if it was not measured.
 
         Args:
-            name: a number of this record (``chance``), a course at a step or the ``last`` (``course.500``), or two
-                ratings and what of them, the agreement if nothing (``attention_uniform``, ``attention_uniform.xi``).
+            name: a field (``chance``), a course at a step or at the last one (``course.500``, ``course.last``), or two
+                ratings for their agreement, with a field of :class:`PairAgreement` for another number
+                (``attention_uniform``, ``attention_uniform.xi``).
         """
         first, _, of = name.partition(".")
         if first.endswith("course"):

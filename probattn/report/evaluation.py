@@ -24,13 +24,13 @@ class Predictions:
     """Predictions of one model on one data set.
 
     Attributes:
-        probabilities: ``[N, C]``, the prediction that is scored.
-        draws: ``[P, N, C]`` for PAvPU and mutual information; None without draws.
-        source: where the draws come from.
-        closed_form: of moments the share of the examples that have them in closed form; draws replace the others.
+        probabilities: class probabilities ``[N, C]``, the prediction that is scored.
+        draws: class probabilities ``[P, N, C]`` for PAvPU and mutual information; None without draws.
+        source: what the draws are: of the posterior, of dropout, or points of the closed form (``"moments"``).
+        closed_form: with ``"moments"``, share of examples predicted in closed form; the others are predicted by draws.
 
     Raises:
-        ValueError: the shapes do not fit, or draws come without source.
+        ValueError: the shapes do not fit, or only one of ``draws`` and ``source`` is set.
     """
 
     probabilities: Tensor
@@ -55,7 +55,7 @@ class Predictions:
 
     @classmethod
     def from_draws(cls, draws: Tensor) -> Predictions:
-        """Posterior draws ``[P, N, C]``, scored by their mean.
+        """Predictions from posterior draws ``[P, N, C]``; their mean is scored.
 
         Example:
             >>> Predictions.from_draws(torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]]])).probabilities
@@ -68,27 +68,27 @@ class Predictions:
     def from_moments(
         cls, moments: Moments, num_samples: int, closed_form: float | None = None
     ) -> Predictions:
-        """The closed form, with points instead of ``num_samples`` draws, more where its classes ask for more."""
+        """Predictions in closed form, with max(num_samples, K + 1) points as draws, K leading classes."""
         points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1)).probabilities
         return cls(moments.mean_probabilities.cpu().double(), points.cpu().double(), "moments", closed_form)
 
     def rows(self, order: Tensor) -> Predictions:
-        """The examples in another order, int64 ``[N]``."""
+        """The same predictions for a selection or another order of examples, indices int64 ``[N]``."""
         draws = None if self.draws is None else self.draws[:, order]
         return Predictions(self.probabilities[order], draws, self.source, self.closed_form)
 
 
 @dataclass(frozen=True)
 class PredictedData:
-    """A data set with everything that was predicted for it.
+    """A data set with the predictions of all models.
 
     Attributes:
-        data: what it is.
-        labels: integer ``[N]``; None without labels.
+        data: description of the data set.
+        labels: integer labels ``[N]``; None without labels.
         models: predictions by model.
 
     Raises:
-        ValueError: sizes differ.
+        ValueError: the numbers of examples differ.
     """
 
     data: record.DataSet
@@ -111,7 +111,7 @@ class PredictedData:
 
 
 class Evaluation(NamedTuple):
-    """Scores of every model on every data set, and what separates them from the baseline."""
+    """Scores of every model on every data set, and their differences to the baseline."""
 
     scores: tuple[record.Scores, ...]
     differences: tuple[record.Difference, ...]
@@ -129,29 +129,27 @@ def evaluate(
 ) -> Evaluation:
     """Measures every model on every data set, and compares each with the deterministic one.
 
-    Data sets that are not in domain are also scored as something to detect by predictive entropy (AUROC, FPR95)
-    against the first in-domain set. Differences carry percentile intervals of a paired bootstrap (Efron 1979): a
-    resample draws as many examples as each data set has, with replacement, and measures every model on the same ones;
-    for detection, in-domain and OOD examples are drawn independently. The p values come from the same resamples
-    (:func:`bootstrap_p`), corrected by Holm's method over all comparisons of a model; each interval is of its
-    comparison alone. The chance that they cover is that of the examples, given the networks that one seed gave.
-    Calibration errors are biased upwards on a resample, more so where they are small: intervals then err towards no
-    difference.
+    For data sets that are not in domain, also AUROC and FPR95 of their detection against the first in-domain set by
+    predictive entropy. Differences have intervals and p-values of :func:`paired_bootstrap`; the p-values are corrected
+    over all comparisons of a model, the intervals are not. For detection, in-domain and out-of-distribution examples
+    are drawn independently. The intervals reflect the sampling of test examples; they take the trained networks, of one
+    seed, as given. A calibration error is biased upwards on a resample, more so if it is small, which biases intervals
+    of its differences towards 0.
 
     Args:
-        predicted: the data sets.
-        resamples: bootstrap resamples.
-        level: of the intervals.
-        seed: of the resampling.
-        num_bins: bins of the reliability diagram, calibration and overconfidence errors.
+        predicted: the data sets with their predictions.
+        resamples: number of bootstrap resamples.
+        level: level of the intervals.
+        seed: seed of the resampling.
+        num_bins: number of bins of the reliability diagram and of calibration and overconfidence errors.
         thresholds: p-values of the PAvPU curve.
         asked: further measures of the predicted classes: "matthews", "f1".
 
     Returns:
-        The records.
+        Records of scores and differences.
 
     Raises:
-        ValueError: no data set, or none in domain; resamples below 1; level outside (0, 1).
+        ValueError: there is no in-domain data set, resamples is below 1, or level is outside (0, 1).
 
     Example:
         >>> from probattn.report import DataSet
@@ -200,22 +198,22 @@ def evaluate_columns(
     level: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:
-    """The same as :func:`evaluate` of measures that are functions of columns.
+    """:func:`evaluate` for measures that are functions of columns, tensors ``[N, ...]`` by name.
 
     Args:
-        table: columns by data set and model; a column "uncertainty" is what detects data outside the domain.
+        table: columns by data set and model; the column "uncertainty", if any, detects data outside the domain.
         data: the data sets.
-        figures: measures of columns, and further figures that are not compared.
-        measures: names of those that are compared.
-        curves: fields of :class:`Scores` for charts, from columns.
-        sources: where draws come from, by data set and model.
-        clusters: the cluster of each example, by data set, where examples depend on each other.
-        resamples: bootstrap resamples.
-        level: of the intervals.
-        seed: of the resampling.
+        figures: function of columns that returns numbers by name.
+        measures: names of the numbers of ``figures`` that are compared with the baseline.
+        curves: function of columns that returns fields of :class:`Scores` for charts.
+        sources: source of the draws, by data set and model.
+        clusters: the cluster of each example, by data set, if examples depend on each other.
+        resamples: number of bootstrap resamples.
+        level: level of the intervals.
+        seed: seed of the resampling.
 
     Raises:
-        ValueError: resamples below 1; level outside (0, 1).
+        ValueError: resamples is below 1, or level is outside (0, 1).
     """
     if resamples < 1 or not 0 < level < 1:
         raise ValueError(f"evaluate: expected resamples >= 1 and 0 < level < 1, got {resamples} and {level}")
@@ -247,7 +245,7 @@ def evaluate_columns(
 
 
 SHOWN_DRAWS = 100
-"""Draws kept of an example."""
+"""Maximum number of draws in the record of an example."""
 
 
 def describe(
@@ -257,21 +255,21 @@ def describe(
     classes: Sequence[str],
     pairs: Sequence[str] | None = None,
 ) -> list[Example]:
-    """Records of single inputs, as the run's own network predicts them: the mean over draws, or one pass.
+    """Records of single inputs with the prediction of the run's network, not of its baseline.
 
     Args:
-        item: predictions with ``"bayesian_mean"``, draws among them, or of a network of one pass, or else
-            ``"deterministic"``, which is otherwise shown beside it if there.
+        item: predictions: ``"bayesian_mean"`` with draws, or those of a network without draws, or else
+            ``"deterministic"``; beside other predictions, ``"deterministic"`` is shown as the baseline.
         rows: indices of the inputs.
         texts: all N inputs of the data set, as text.
         classes: names of the C classes.
-        pairs: the second texts of all N inputs, where they are pairs.
+        pairs: the second texts of all N inputs, if they are pairs.
 
     Returns:
-        One record a row.
+        One record per index.
 
     Raises:
-        ValueError: no such predictions, or the numbers of texts, second texts or classes do not fit.
+        ValueError: there are no such predictions, or the numbers of texts, second texts or classes do not fit.
     """
     predictions = _own(item)
     expected = tuple(predictions.probabilities.shape)
@@ -326,18 +324,18 @@ def _own(item: PredictedData) -> Predictions:
 
 
 def most_uncertain(item: PredictedData, count: int) -> list[int]:
-    """Rows with the highest predictive entropy, the highest first; ties in order of rows."""
+    """Indices of the ``count`` examples with the highest predictive entropy, highest first; ties in order of index."""
     entropy = predictive_entropy(_own(item).probabilities.double())
     return entropy.argsort(descending=True, stable=True)[:count].tolist()
 
 
 def confident_mistakes(item: PredictedData, count: int) -> list[int]:
-    """Rows predicted wrongly with the highest probability, the highest first; none without labels."""
+    """Indices of the ``count`` wrong predictions with the highest probability, highest first; empty without labels."""
     return _mistakes(item)[0][:count].tolist()
 
 
 def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list[int]:
-    """The ``count`` most confident mistakes of each bin of the reliability diagram, as :func:`confident_mistakes`."""
+    """Indices as of :func:`confident_mistakes`, up to ``count`` for each bin of the reliability diagram."""
     rows, confidence = _mistakes(item)
     bins = bin_index(confidence, num_bins)
     return [row for index in range(num_bins - 1, -1, -1) for row in rows[bins == index][:count].tolist()]

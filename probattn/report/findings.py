@@ -20,27 +20,27 @@ AnyResults = TypeVar("AnyResults", bound=Results)
 
 
 def combine(runs: Mapping[str, AnyResults]) -> AnyResults:
-    r"""The comparison of the runs of one recipe over their seeds.
+    r"""Comparison over seeds from the results of several runs of one recipe.
 
-    A score is the mean over seeds. A difference d to the deterministic network of the same seed has the interval and
-    the p value of Student's t,
+    Scores are means over seeds. For the differences d to the deterministic network of the same seed, interval and
+    p-value are those of the paired t-test,
 
     .. math:: \bar d \pm t_{n - 1, (1 + level) / 2}\, \frac{s}{\sqrt n},
 
-    that is the paired test (Student 1908), corrected by Holm's method over all comparisons of a model. The chance that
-    covers is that of training (initial values, order of batches, noise), given the examples; differences are taken to
-    be normally distributed over seeds, which few seeds cannot show.
+    with s their standard deviation (Student 1908); p-values are corrected by Holm's method over all comparisons of a
+    model. They reflect the randomness of training (initial values, order of batches, noise) for fixed test examples.
+    They assume that differences are normally distributed over seeds, which few seeds cannot confirm.
 
     Args:
-        runs: evaluations of n >= 2 single runs by the path of their folder, seen from that of the records.
+        runs: results of n >= 2 single runs, by the path of the run's folder relative to that of the combined results.
 
     Returns:
-        Records whose ``runs`` name the single ones. What is of one network only (curves, maps, inputs, the state of a
-        posterior, commands) stays with the single runs; a measure that one of them lacks is left out.
+        Results whose ``runs`` name the single ones. Records of single networks (curves, attention maps, inputs, state
+        of the posterior, commands) are left out, and so are measures that one run lacks.
 
     Raises:
-        ValueError: fewer than two runs, two of one seed, one that is itself of several runs, or other data sets,
-            classes or models than the first has; the message names the run.
+        ValueError: fewer than two runs, two with the same seed, one that is itself a combination, or data sets,
+            measures, classes or models that differ from those of the first run; the message names the run.
     """
     singles = _checked(runs)
     first = singles[0]
@@ -109,15 +109,15 @@ def _mean(scores: Sequence[Scores]) -> Scores:
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison and what follows from it.
+    """One comparison with its verdict.
 
     Attributes:
         difference: the measured difference.
-        text: texts of its measure.
+        text: texts of the measure.
         data: the data set.
-        verdict: "unclear" unless the difference is significant (:func:`~.claims.is_reliable`).
-        figures: both values, the difference and its interval.
-        order: place of the data set among the others.
+        verdict: "unclear" unless the difference is significant (:func:`~probattn.report.is_reliable`).
+        figures: the two values, the difference and its interval, as text.
+        order: index of the data set in the results.
     """
 
     difference: Difference
@@ -134,12 +134,12 @@ class Finding:
 
     @property
     def claim(self) -> str:
-        """The finding without its data set."""
+        """The verdict in words, without the data set."""
         return {"better": self.text.gain, "worse": self.text.loss, "unclear": self.text.title}[self.verdict]
 
     @property
     def leads(self) -> bool:
-        """Whether it stands in the headline: of the task itself, or of OOD detection."""
+        """Whether it may appear in the headline: it is about the task itself, or about OOD detection."""
         return self.text.leads and (
             self.data.role == "in_domain"
             or (self.difference.measure in DETECTION and self.data.role == "out_of_domain")
@@ -152,7 +152,7 @@ class Finding:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Comparisons of the run's own network with the deterministic baseline, in the order of data sets and measures."""
+    """Comparisons of the run's network with the deterministic baseline, in the order of data sets and measures."""
     return [
         _finding(results, data, difference)
         for data in results.data
@@ -176,12 +176,12 @@ def _finding(results: Results, data: DataSet, difference: Difference) -> Finding
 
 
 def interval_ends(difference: Comparison, text: measures.MeasureText) -> tuple[str, str]:
-    """The ends of its interval, without unit."""
+    """The ends of a difference's interval as text, without unit."""
     return text.difference(difference.low, sign=False), text.difference(difference.high, sign=False)
 
 
 def headline(results: Results) -> str:
-    """The title: significant gains and losses and nothing else, with the numbers of seeds and of examples."""
+    """Title of the report: the significant gains and losses only, with the numbers of seeds and of examples."""
     comparisons, data = findings(results), results.in_domain
     basis = f"({measures.counted(len(results.seeds), 'seed')}, {data.size:,} {data.unit})"
     model = measures.MODEL_LABELS[results.compared]

@@ -21,7 +21,7 @@ TEXTS_PER_PASS = 16
 
 
 class _Call(Protocol):
-    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a call; bool ``[B, T]`` and ``[B, S]``: the real ones."""
+    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a call; bool masks, False at padding."""
 
     @property
     def query(self) -> Tensor: ...
@@ -35,13 +35,13 @@ class _Call(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TokenSample:
-    """Queries and keys of one attention call over some texts.
+    """Queries and keys of one attention call over N texts.
 
     Attributes:
-        query: ``[N, H, T, D]``, float32 or float64.
-        key: ``[N, H, S, D]``.
-        query_valid: bool ``[N, T]``.
-        key_valid: bool ``[N, S]``.
+        query: queries ``[N, H, T, D]``, float32 or float64.
+        key: keys ``[N, H, S, D]``.
+        query_valid: bool ``[N, T]``, False at padding.
+        key_valid: bool ``[N, S]``, False at padding.
     """
 
     query: Tensor
@@ -52,7 +52,7 @@ class TokenSample:
 
 @dataclass(frozen=True, eq=False)
 class HeadDistances:
-    """Measures of one call, ``[H]`` each; see :func:`head_distances`."""
+    """Measures of one attention call, ``[H]`` each, with the names of :class:`~probattn.report.SiteAlignment`."""
 
     mmd: Tensor
     mmd_centred: Tensor
@@ -63,16 +63,16 @@ class HeadDistances:
 
 
 def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
-    """Puts the attention calls of several batches together, padded to the longest, on the CPU.
+    """Concatenates the queries and keys of several batches, padded to the longest text, on the CPU.
 
     Args:
-        batches: calls by name, as :func:`probattn.models.capture` gives them.
+        batches: for each batch the attention calls by name, as :func:`probattn.models.capture` returns them.
 
     Returns:
-        Tokens by call.
+        Queries and keys by name of the attention call.
 
     Raises:
-        ValueError: no batch.
+        ValueError: there is no batch with an attention call.
     """
     by_name: dict[str, list[_Call]] = {}
     for batch in batches:
@@ -101,9 +101,9 @@ def _full(tensor: Tensor) -> Tensor:
 
 
 def head_bandwidths(sample: TokenSample) -> Tensor:
-    """Median distance between tokens of one text, queries and keys pooled, by head: ``[H]``.
+    """Kernel bandwidth of each head, ``[H]``: the median distance within a text, queries and keys pooled.
 
-    To be taken from the network that others are compared with, and kept: see
+    Compute it once, for the baseline, and use it for all networks that are compared; see
     :func:`probattn.divergences.median_bandwidth`.
     """
     marks = {"query_mask": sample.query_valid, "key_mask": sample.key_valid}
@@ -112,17 +112,18 @@ def head_bandwidths(sample: TokenSample) -> Tensor:
 
 
 def head_distances(sample: TokenSample, bandwidth: Tensor) -> HeadDistances:
-    r"""Measures of how far queries and keys lie apart.
+    r"""Measures of the distance between queries and keys in each head.
 
-    The maximum mean discrepancy is the unbiased estimate (Gretton et al. 2012, Eq. 3) within each text, averaged over
-    texts. It also falls where queries and keys shrink, so their mean norms stand beside it; and where all keys of a
-    head move alike, which attention does not see, so it is also taken with the difference of the means over all texts
-    removed. The classifier has no bandwidth: k nearest neighbours (k the root of the number of tokens) among the tokens
-    of one half of the texts classify queries against keys in the other half (Lopez-Paz & Oquab 2017); 0.5 is chance.
+    The squared maximum mean discrepancy is estimated without bias (Gretton et al. 2012, Eq. 3) within each text and
+    averaged over texts. It also falls if queries and keys shrink, so their mean norms are reported too. A common shift
+    of all keys of a head changes it but no attention weight; ``mmd_centred`` and ``auc_centred`` therefore subtract
+    from the keys the difference of the means over all texts. The classifier needs no bandwidth: k nearest neighbours (k
+    the root of the number of queries and keys) in one half of the texts classify queries against keys in the other half
+    (Lopez-Paz & Oquab 2017); an area of 0.5 under its ROC curve is chance.
 
     Args:
-        sample: the tokens.
-        bandwidth: ``[H]``, see :func:`head_bandwidths`.
+        sample: queries and keys.
+        bandwidth: bandwidth of each head, ``[H]``, see :func:`head_bandwidths`.
 
     Returns:
         Discrepancies, norms and areas under the ROC curve. The areas are NaN for fewer than two texts.
@@ -167,7 +168,7 @@ def _neighbour_auc(sample: TokenSample) -> Tensor:
 
 
 def _labelled(sample: TokenSample, rows: slice) -> tuple[Tensor, Tensor]:
-    """Real tokens ``[n, H, D]`` and whether each is a key."""
+    """Queries and keys without padding, ``[n, H, D]``, and whether each is a key."""
     sides = ((sample.query, sample.query_valid), (sample.key, sample.key_valid))
     points = [tokens[rows].transpose(1, 2)[valid[rows]] for tokens, valid in sides]
     marks = [torch.full((len(group),), float(side)) for side, group in enumerate(points)]
@@ -184,18 +185,18 @@ def _auc(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Tensor:
 def site_alignments(
     samples: Mapping[str, TokenSample], bandwidths: Mapping[str, Tensor], model: ModelKey
 ) -> tuple[SiteAlignment, ...]:
-    """Records of a network's calls.
+    """Records of :func:`head_distances` for all attention calls of a network.
 
     Args:
-        samples: tokens by call.
-        bandwidths: by call, ``[H]``.
-        model: whose they are.
+        samples: queries and keys by attention call.
+        bandwidths: bandwidths ``[H]`` by attention call.
+        model: the network.
 
     Returns:
-        One record a call, numbers by head.
+        One record per attention call.
 
     Raises:
-        ValueError: a call without bandwidth.
+        ValueError: an attention call has no bandwidth.
     """
     records = []
     for name, sample in samples.items():
@@ -223,22 +224,22 @@ def clouds(
     points: int = 60,
     seed: int = 0,
 ) -> tuple[HeadCloud, ...]:
-    """Queries and keys of each head in two dimensions.
+    """Queries and keys of each head, projected together to two dimensions.
 
     Args:
-        sample: the tokens.
-        model: whose they are.
-        site: name of the call.
-        projection: "pca", the two directions of largest variance of both together; or "tsne" (van der Maaten & Hinton
-            2008), which needs scikit-learn.
-        points: most queries, and most keys, of a head: spread evenly over the texts.
-        seed: of t-SNE.
+        sample: queries and keys.
+        model: the network.
+        site: name of the attention call.
+        projection: "pca", the two principal components; or "tsne" (van der Maaten & Hinton 2008), which needs
+            scikit-learn.
+        points: maximum number of queries, and of keys, per head, spread evenly over the texts.
+        seed: seed of t-SNE.
 
     Returns:
-        One record a head.
+        One record per head.
 
     Raises:
-        ImportError: t-SNE without scikit-learn.
+        ImportError: ``"tsne"`` without scikit-learn.
     """
     sides = ((sample.query, sample.query_valid), (sample.key, sample.key_valid))
     sampled = [_spread(tokens.transpose(1, 2)[valid], points) for tokens, valid in sides]  # [n, H, D] each

@@ -20,24 +20,24 @@ from probattn.report.record import Count, ModelKey, Probability, Record
 from probattn.report.svg import Axis, isolated
 
 HeadsKey = ModelKey | Literal["start"]
-"""A model, or the network before its training."""
+"""A model, or ``"start"`` for the network before training."""
 
 Matrix = tuple[tuple[Number, ...], ...]
 Quantity = Literal["distance", "relative", "cosine", "overlap"]
 
 
 class SiteHeads(Record):
-    """The heads of one attention call of a network; see :mod:`probattn.metrics.functional`.
+    """Diversity of the heads of one attention call of a network.
 
     Attributes:
-        model: whose they are.
-        site: name of the call.
-        distance: Dist, the mean distance between the outputs of two heads.
-        relative: the same over the mean length of an output.
-        overlap: share of attention that two heads spend on the same keys, mean over pairs; None where the network's
-            attention gives no weights.
+        model: network that was measured.
+        site: name of the attention call.
+        distance: mean distance between the outputs of two heads (:func:`probattn.metrics.functional.head_distance`).
+        relative: ``distance`` divided by the mean 2-norm of an output.
+        overlap: mean overlap of the weights of two heads (:func:`probattn.metrics.functional.attention_overlap`); None
+            if the network returns no attention weights.
         similarity: mean cosine between the outputs of every two heads.
-        lengths: mean length of a head's weights by projection.
+        lengths: mean norm of a head's projection weights, by projection (query, key, value).
     """
 
     model: HeadsKey
@@ -69,9 +69,9 @@ class HeadDrops(Record):
     """Accuracy without each head of one attention call.
 
     Attributes:
-        model: whose they are.
-        site: name of the call.
-        accuracy: without head i.
+        model: network that was measured.
+        site: name of the attention call.
+        accuracy: accuracy without head i, for each i.
     """
 
     model: ModelKey
@@ -80,14 +80,14 @@ class HeadDrops(Record):
 
 
 class HeadRows(Record):
-    """Attention of each head of one call in one text, averaged over its queries.
+    """Attention weights of each head of one attention call in one text, averaged over the queries.
 
     Attributes:
-        model: whose heads.
-        site: name of the call.
+        model: network that was measured.
+        site: name of the attention call.
         text: the text.
         tokens: its tokens.
-        weights: a row a head, a column a token.
+        weights: mean weights, one row per head and one column per token.
     """
 
     model: ModelKey
@@ -106,16 +106,16 @@ class HeadRows(Record):
 
 
 class Heads(Record):
-    """Measures of heads.
+    """Diversity and importance of the attention heads of networks.
 
     Attributes:
-        texts: over how many texts of the first data set heads were compared.
-        sites: by model and call.
-        masked_texts: over how many of them accuracy without each head was measured.
-        measure: the accuracy, in words.
-        whole: accuracy over these with all heads, by model.
-        drops: accuracy without each head, by model and call.
-        rows: attention of each head, by text and model.
+        texts: number of texts of the first data set over which heads were compared.
+        sites: diversity, one record per network and attention call.
+        masked_texts: number of texts over which the accuracy without each head was measured.
+        measure: name of the measure of accuracy.
+        whole: accuracy on the ``masked_texts`` with all heads, by network.
+        drops: accuracy without each head, one record per network and attention call.
+        rows: attention of each head, one record per text, network and attention call.
     """
 
     texts: Annotated[int, Field(ge=1)]
@@ -135,15 +135,15 @@ class Heads(Record):
 
     @property
     def models(self) -> tuple[HeadsKey, ...]:
-        """The models whose heads were compared, in order."""
+        """The networks whose heads were compared, in order."""
         return tuple(dict.fromkeys(site.model for site in self.sites))
 
     def mean(self, model: HeadsKey, name: Quantity) -> float | None:
-        """Mean over calls; None where there is no number."""
+        """Mean of a measure over the attention calls of a network; None if it was not measured."""
         return _mean([getattr(site, name) for site in self.sites if site.model == model])
 
     def mean_length(self, model: HeadsKey, part: str) -> float | None:
-        """Mean over calls of the length of a head's weights in one projection."""
+        """Mean over attention calls of the norm of a head's weights in one projection."""
         return _mean([site.lengths.get(part) for site in self.sites if site.model == model])
 
     def falls(self, model: ModelKey) -> tuple[float, ...]:
@@ -152,11 +152,11 @@ class Heads(Record):
         return tuple(self.whole[model] - value for value in accuracies)
 
     def removable(self, model: ModelKey) -> float | None:
-        """Share of heads without which the accuracy does not fall; None where that was not measured."""
+        """Share of heads without which the accuracy does not fall; None if it was not measured."""
         return _mean([float(fall <= 0) for fall in self.falls(model)]) if model in self.whole else None
 
     def harmful(self, model: ModelKey) -> float | None:
-        """Share of heads without which the accuracy rises; None where that was not measured."""
+        """Share of heads without which the accuracy rises; None if it was not measured."""
         return _mean([float(fall < 0) for fall in self.falls(model)]) if model in self.whole else None
 
 
@@ -166,7 +166,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 class _Outputs(Protocol):
-    """Outputs ``[B, H, T, E]`` and weights ``[B, H, T, S]`` of a call; bool ``[B, T]``, True for a real query."""
+    """Outputs ``[B, H, T, E]`` and weights ``[B, H, T, S]`` of a call; bool ``[B, T]``, False at padding."""
 
     @property
     def output(self) -> Tensor: ...
@@ -179,18 +179,18 @@ class _Outputs(Protocol):
 def site_heads(
     batches: Iterable[Mapping[str, _Outputs]], model: HeadsKey, lengths: Mapping[str, Mapping[str, float]]
 ) -> tuple[SiteHeads, ...]:
-    """Compares the heads of each attention call over the real queries of all batches.
+    """Compares the heads of each attention call over the queries of all batches, without padding.
 
     Args:
-        batches: calls by name, as :func:`probattn.models.capture` gives them.
-        model: whose they are.
-        lengths: mean length of a head's weights by call and projection; calls may be missing.
+        batches: for each batch the attention calls by name, as :func:`probattn.models.capture` returns them.
+        model: the network.
+        lengths: mean norm of a head's weights, by attention call and projection; calls may be missing.
 
     Returns:
-        One record a call with two heads or more, in order.
+        One record per attention call with at least two heads, in order.
 
     Raises:
-        ValueError: no batch, or no real query.
+        ValueError: there is no batch, or no query that is not padding.
     """
     outputs: dict[str, list[Tensor]] = {}
     weights: dict[str, list[Tensor] | None] = {}

@@ -10,24 +10,24 @@ from typing import Any, Literal
 from probattn.report.record import BESIDE, ModelKey, Role
 
 Verdict = Literal["better", "worse", "unclear"]
-"""Result of a comparison."""
+"""Result of a comparison with the baseline; "unclear" if the difference is not significant."""
 
 MINUS = "\N{MINUS SIGN}"
 
 
 @dataclass(frozen=True)
 class MeasureText:
-    """Texts of a measure.
+    """Name, definition and format of a measure.
 
     Attributes:
-        title: its name.
-        short: its name among numbers.
-        meaning: its definition in one line.
-        better: the direction of improvement.
+        title: name of the measure.
+        short: short name, used next to numbers.
+        meaning: definition in one line.
+        better: whether higher or lower values are better.
         unit: a share is written in percent and its differences in points; a number with three decimals.
-        gain: describes an improvement.
-        loss: describes the opposite.
-        leads: whether a significant difference stands in the headline.
+        gain: words for an improvement.
+        loss: words for the opposite.
+        leads: whether a significant difference may appear in the headline.
     """
 
     title: str
@@ -40,7 +40,7 @@ class MeasureText:
     leads: bool = True
 
     def value(self, value: float | None) -> str:
-        """A value as text; a dash where nothing was measured.
+        """A value as text; a dash for None.
 
         Example:
             >>> ece, nll = CLASS_MEASURES["ece"], CLASS_MEASURES["nll"]
@@ -69,7 +69,7 @@ class MeasureText:
         return " points" if self.unit == "share" else ""
 
     def verdict(self, value: float) -> Verdict:
-        """The result of a difference by its sign.
+        """The verdict by the sign of a difference, whether or not it is significant.
 
         Example:
             >>> ece, auroc = CLASS_MEASURES["ece"], CLASS_MEASURES["auroc"]
@@ -187,7 +187,7 @@ CLASS_MEASURES: Mapping[str, MeasureText] = MappingProxyType(
         ),
     }
 )
-"""Texts of the measures of classifiers, in the order of tables."""
+"""Measures of classifiers, in the order of tables."""
 
 
 class _Names(dict[str, str]):
@@ -210,7 +210,7 @@ MODEL_TITLES: Mapping[ModelKey, str] = _Names(
     },
     lambda key: key.replace("_", " ").capitalize(),
 )
-"""Names of the models in tables."""
+"""Names of the models in tables; for another key, the key with spaces for underscores."""
 
 MODEL_STYLES: Mapping[ModelKey, str] = _Names(
     {"deterministic": "det", "bayesian_expectation": "exp", "bayesian_moments": "mom", "start": "exp"},
@@ -232,7 +232,7 @@ MODEL_LABELS: Mapping[ModelKey, str] = _Names(
     },
     lambda key: key.replace("_", " "),
 )
-"""Their names beside lines and before nouns; also that of the network before its training, "start"."""
+"""Short names of the models in charts and sentences; ``"start"`` is the network before training."""
 
 ROLE_TITLES: Mapping[Role, str] = MappingProxyType(
     {"in_domain": "in domain", "shifted": "shifted", "out_of_domain": "OOD"}

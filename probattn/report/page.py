@@ -41,17 +41,17 @@ RAMPS = {
 
 
 def write_report(results: Results, path: Path | str) -> Path:
-    """Writes the report; readers see the old page or the new one, never a part.
+    """Writes the HTML report atomically.
 
     Args:
         results: the records, also the content of ``metrics.json``.
-        path: the file, ``report.html`` by custom.
+        path: the file, usually ``report.html``.
 
     Returns:
         The path.
 
     Raises:
-        OSError: the file cannot be written; what was there stays.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     path = Path(path)
     write_atomically(path, render_report(results).encode())
@@ -65,13 +65,13 @@ def render_report(
     package: str | None = None,
     quantities: Mapping[str, tuple[str, str]] = QUANTITIES,
 ) -> str:
-    """The page as text: HTML with its styles, script and drawings inside; equal records give an equal page.
+    """The report as HTML with styles, script and drawings embedded; equal records give equal pages.
 
     Args:
         results: the records.
-        further: sections of a task, which stand after the comparison.
-        package: where their templates are.
-        quantities: headings and units of training curves, by the names of the records.
+        further: sections of a task, inserted after the comparison.
+        package: Python package that contains the templates of ``further``.
+        quantities: heading and unit of each training curve, by the name of its quantity.
     """
     run, several = results.run, bool(results.runs)
     words = {"bayesian_mean": f"{run.num_samples} posterior draws", ParticleLayers.key: "mean of particles"}

@@ -11,9 +11,9 @@ from probattn.inference.records import Number
 from probattn.sites import METHODS, BayesianAttention
 
 ModelKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-"""A model: "deterministic", the baseline; a network of deterministic attention, by the ``key`` of its method;
-"variational", whose target tokens have a latent source token each; "bayesian_mean", the mean over posterior draws;
-"bayesian_expectation", the network at the posterior expectation; or "bayesian_moments", the mean in closed form."""
+"""A network or prediction method: "deterministic", the baseline; the ``key`` of a method of deterministic attention;
+"variational", a network with a latent source token for each target token; "bayesian_mean", the mean over posterior
+draws; "bayesian_expectation", the network at the posterior expectation; "bayesian_moments", the mean in closed form."""
 
 LATENT = BayesianAttention.key
 
@@ -36,19 +36,19 @@ class _Keys(Sequence[str]):
 
 
 SINGLE = _Keys()
-"""Models of deterministic attention, one pass each, that a run can be about."""
+"""Models of deterministic attention, which predict in one forward pass, that a run can be about."""
 
 MODELS = _Keys(("deterministic",), (LATENT, *BESIDE))
-"""All models."""
+"""Keys of all models, in the order of tables, including those of registered methods."""
 
 Role = Literal["in_domain", "shifted", "out_of_domain"]
-"""The role of a data set: the task itself, the task under a shifted distribution, or out-of-distribution inputs."""
+"""Role of a data set: the task itself, the task under a shifted distribution, or out-of-distribution (OOD) inputs."""
 
 ClassMeasure = Literal["matthews", "f1"]
-"""Measures of the predicted classes that are taken where they are asked for."""
+"""Optional measures of the predicted classes: Matthews correlation and F1."""
 
 DrawsSource = Literal["posterior", "dropout", "moments"]
-"""Where draws come from; of "moments" they are points."""
+"""Source of draws; "moments" are points with the mean and covariance of the closed form."""
 
 DETECTION = ("auroc", "fpr95")
 """Measures of OOD detection."""
@@ -71,7 +71,7 @@ def check_matrix(what: str, rows: Sequence[Sequence[Any]], height: int, width: i
 
 
 class ReliabilityBin(Record):
-    """Examples whose winning class has a probability in ``[low, high)``; 95% Wilson interval of accuracy."""
+    """Examples whose predicted class has a probability in ``[low, high)``, with a 95% Wilson interval of accuracy."""
 
     low: Probability
     high: Probability
@@ -83,7 +83,7 @@ class ReliabilityBin(Record):
 
 
 class PAvPUPoint(Record):
-    """PAvPU when a prediction counts as certain below the p-value ``threshold``; ``certain`` is the share of those."""
+    """PAvPU if predictions with a p-value below ``threshold`` count as certain; ``certain`` is the share of these."""
 
     threshold: Probability
     value: Probability
@@ -91,7 +91,7 @@ class PAvPUPoint(Record):
 
 
 class RiskCoverage(Record):
-    """Error among the most confident examples, from few (small coverage) to all (coverage 1), thinned for drawing."""
+    """Error rate ``risk`` among the most confident share ``coverage`` of the examples, at some coverages up to 1."""
 
     coverage: tuple[Probability, ...]
     risk: tuple[Probability, ...]
@@ -116,15 +116,15 @@ class Scores(Record):
     """Measures of one model on one data set.
 
     Attributes:
-        model: which model.
+        model: the network or prediction method.
         data: key of the data set.
-        values: measures by name, and further figures that are not compared; None where one cannot be measured.
-        entropy: predictive entropy; None where there are no classes, and for means over several runs.
-        reliability: reliability bins, the empty ones left out.
+        values: measures by name, and further numbers that are not compared; None if one cannot be measured.
+        entropy: predictive entropy; None without classes, and for means over several runs.
+        reliability: reliability bins without the empty ones.
         risk_coverage: risk-coverage curve.
         pavpu_curve: PAvPU over thresholds.
-        draws: where the draws behind PAvPU come from; of "moments" they are points that have the closed form's mean and
-            covariance of the logits, as many as draws.
+        draws: source of the draws for PAvPU; with "moments" these are points that have the mean and the covariance of
+            the logits in closed form.
     """
 
     model: ModelKey
@@ -138,18 +138,18 @@ class Scores(Record):
 
 
 class Comparison(Record):
-    """A model's measure minus the deterministic baseline's, with an interval and p values.
+    """A model's measure minus the deterministic baseline's, with an interval and p-values.
 
     Attributes:
-        model: which model.
-        value: the difference; over several seeds its mean.
-        low: lower end of the interval of this comparison alone.
-        high: its upper end.
-        level: of the interval; 1 - level is the chance of an error that claims may have.
-        p: two-sided, that the difference is 0.
-        corrected: p by Holm's method over all comparisons of the model in one evaluation.
-        resamples: of the bootstrap over examples that gave interval and p; None over several seeds.
-        seeds: difference of each seed, in the order of the runs; empty for one run.
+        model: the network or prediction method that is compared.
+        value: the difference; over several seeds the mean difference.
+        low: lower end of the interval, which is not corrected for other comparisons.
+        high: upper end of the interval.
+        level: level of the interval; 1 - level is the error rate at which differences are called significant.
+        p: two-sided p-value of the hypothesis that the difference is 0.
+        corrected: ``p`` corrected by Holm's method over all comparisons of the model in one evaluation.
+        resamples: bootstrap resamples of examples that gave interval and ``p``; None over several seeds.
+        seeds: difference for each seed, in the order of the runs; empty for one run.
     """
 
     model: ModelKey
@@ -164,10 +164,10 @@ class Comparison(Record):
 
 
 class Difference(Comparison):
-    """A comparison by one measure on one data set: on the same examples, or of the same seeds.
+    """A comparison by one measure on one data set, paired by example, or by seed.
 
     Attributes:
-        measure: which measure.
+        measure: name of the measure.
         data: key of the data set.
     """
 
@@ -176,7 +176,7 @@ class Difference(Comparison):
 
 
 class Curve(Record):
-    """One quantity over training steps; long curves hold means of ``window`` neighbouring records."""
+    """One quantity over training steps; each value is the mean of ``window`` neighbouring records."""
 
     model: ModelKey
     name: str
@@ -196,22 +196,22 @@ class RunDescription(Record):
     """Description of a run, and how to repeat it.
 
     Attributes:
-        name: a title.
-        method: the attention method with its settings, in words.
+        name: title of the run.
+        method: the attention method with its settings, as text.
         network: the pretrained network.
-        data: where the data come from.
+        data: source of the data.
         train_size: number of training examples.
-        steps: optimiser steps of each model.
-        seconds: wall-clock time of training, the baseline's among it.
-        num_samples: P, posterior draws of a prediction.
+        steps: optimiser steps of each network.
+        seconds: wall-clock time of training in seconds, including the baseline.
+        num_samples: P, number of posterior draws of a prediction.
         device: device and precision.
-        seed: the run's one seed.
+        seed: seed of the run.
         created: date and time, ISO 8601.
         versions: package versions by name.
         recipe: the resolved recipe (YAML).
         commands: commands that repeat the run.
-        search: how texts were searched for, in words; empty where predictions are not texts.
-        restricted: options that kept the evaluation to a part of the data or to fewer draws; empty for a whole one.
+        search: description of the search (decoding) that produced texts; empty if predictions are not texts.
+        restricted: options that restricted the evaluation to a part of the data or to fewer draws; empty if none did.
     """
 
     name: str
@@ -233,18 +233,18 @@ class RunDescription(Record):
 
 
 class DataSet(Record):
-    """A data set that was predicted.
+    """Description of an evaluated data set.
 
     Attributes:
-        key: its name in the other records.
-        title: its displayed name.
-        role: its use.
-        size: N.
-        labelled: whether accuracy and calibration could be measured.
-        source: where it comes from.
-        unit: what its examples are, in the plural.
-        cluster: what a bootstrap draws, each with all its examples, in the plural; "" for the examples themselves.
-        clusters: their number; None for N.
+        key: name of the data set in other records.
+        title: displayed name.
+        role: role of the data set.
+        size: N, number of examples.
+        labelled: whether labels exist, so accuracy and calibration can be measured.
+        source: origin of the data.
+        unit: noun for the examples, in the plural.
+        cluster: noun, in the plural, for the clusters that the bootstrap draws; "" if it draws single examples.
+        clusters: number of clusters; None if the bootstrap draws examples.
     """
 
     key: str
@@ -259,7 +259,7 @@ class DataSet(Record):
 
     @property
     def drawn(self) -> int:
-        """Number of what a bootstrap draws."""
+        """Number of clusters or examples that a bootstrap resample draws."""
         return self.size if self.clusters is None else self.clusters
 
 
@@ -267,8 +267,8 @@ class SingleRun(Record):
     """One of several runs of a recipe.
 
     Attributes:
-        folder: the run's, from the folder of the records.
-        seed: its seed.
+        folder: folder of the run, relative to that of the combined results.
+        seed: seed of the run.
     """
 
     folder: str
@@ -276,14 +276,14 @@ class SingleRun(Record):
 
 
 class Listing(Record):
-    """A table of words and numbers that the report shows as it is.
+    """A table that the report shows without changes.
 
     Attributes:
-        title: what it shows.
-        headings: of its columns.
-        rows: cells; a number has the digits that are shown.
-        words: columns, from the left, that hold words.
-        about: how it is read.
+        title: title of the table.
+        headings: headings of the columns.
+        rows: cells as text, numbers already rounded.
+        words: number of columns, from the left, that hold words instead of numbers.
+        about: explanation of the table.
     """
 
     title: str

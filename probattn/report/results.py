@@ -23,34 +23,35 @@ from probattn.report.sites import EdgeAttention, SiteHealth
 from probattn.report.words import WordsExample
 
 SCHEMA_VERSION = 4
-"""Version of these records; a file of another version is refused."""
+"""Version of the format of ``metrics.json``; :func:`read_results` refuses files of another version."""
 
 
 class Results(record.Record):
-    """Everything that the report of a run shows, whatever was measured.
+    """All records of the report of a run, or of several runs (:func:`~probattn.report.combine`).
 
     Attributes:
-        schema_version: version of these records.
-        kind: what the report is about, the task by its section of a recipe, or "uncertainty".
-        measures: what was measured, the most important first, with texts, direction and unit.
-        run: what was run; of several runs the first, with the time of all.
-        runs: the single runs whose means these are; empty for the records of one run.
-        classes: class names by label; empty where there are no classes.
+        schema_version: version of the format.
+        kind: the task, by the name of its section in recipes, or "uncertainty" for classification.
+        measures: the measures by name, the most important first, with texts, direction and unit.
+        run: description of the run; of several runs that of the first, with the total time.
+        runs: the single runs over which these results are means; empty for the results of one run.
+        classes: class names by label; empty without classes.
         data: the data sets, the in-domain one first.
-        scores: one entry per model and data set.
-        differences: the run's own network minus the deterministic one, on the same examples or of the same seeds.
-        health: the posterior, per site.
+        scores: measures, one record per model and data set.
+        differences: measures of the run's network minus those of the deterministic one, paired by example or by seed.
+        health: state of the posterior, one record per site.
         curves: training curves.
         attention: inputs with attention maps.
-        words: inputs with the words that speak for and against the answer, and those that make it unsure.
-        listings: tables of single classes, examples and so on.
+        words: inputs with the words that support or oppose the prediction, and those that make it uncertain.
+        listings: tables, for instance of single classes.
         uncertain: the most uncertain inputs.
-        mistakes: the most confident mistakes.
-        binned: the most confident mistakes of each bin of the reliability diagram of the in-domain data.
-        alignment: how far queries and keys lie apart; None where that was not measured.
-        heads: how heads differ, and what each is good for; None where that was not measured.
-        edges: attention over the edges of a graph, by model and layer.
-        dynamics: how attention came about, by network, the run's own last; empty where that was not recorded.
+        mistakes: the most confident wrong predictions.
+        binned: the most confident wrong predictions of each bin of the in-domain reliability diagram.
+        alignment: distances between queries and keys; None if not measured.
+        heads: diversity and importance of attention heads; None if not measured.
+        edges: attention over the edges of a graph, one record per network and layer.
+        dynamics: agreement of attention with lexical probes during training, the run's network last; empty if not
+            recorded.
     """
 
     schema_version: Literal[4] = 4
@@ -102,7 +103,7 @@ class Results(record.Record):
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Seeds of the runs behind these records."""
+        """Seeds of the runs in these results."""
         return tuple(run.seed for run in self.runs) or (self.run.seed,)
 
     @property
@@ -112,13 +113,13 @@ class Results(record.Record):
 
     @property
     def compared(self) -> record.ModelKey:
-        """The run's own model: a network of one pass, the mean over draws, or the baseline where it stands alone."""
+        """Key of the run's model: one without draws, "bayesian_mean", or the baseline if there is no other."""
         measured = {score.model for score in self.scores}
         order = (*record.SINGLE, record.LATENT, *record.BESIDE, "deterministic")
         return next((model for model in order if model in measured), record.LATENT)
 
     def score(self, model: record.ModelKey, data: str) -> record.Scores | None:
-        """Scores of a model on a data set; None if it was not measured."""
+        """Scores of a model on a data set; None if they were not measured."""
         return next((item for item in self.scores if (item.model, item.data) == (model, data)), None)
 
     def difference(self, measure: str, model: record.ModelKey, data: str) -> record.Difference | None:
@@ -133,7 +134,7 @@ class Results(record.Record):
         return None if score is None else score.values.get(measure)
 
     def verdict(self, difference: record.Difference) -> Verdict:
-        """Result of one of the differences; "unclear" where it is not significant."""
+        """Verdict on one of the differences; "unclear" if it is not significant."""
         examples = next(item.drawn for item in self.data if item.key == difference.data)
         if difference.measure in record.DETECTION:
             examples = min(examples, self.in_domain.drawn)
@@ -143,7 +144,7 @@ class Results(record.Record):
 
     @property
     def intervals(self) -> str:
-        """What the intervals of differences come from, in words."""
+        """Description of what the intervals of differences are based on."""
         if self.runs:
             return "Student's t over seeds"
         return f"a paired bootstrap over {self.in_domain.cluster or 'examples'}"
@@ -153,26 +154,24 @@ Content = TypeVar("Content", bound=BaseModel)
 
 
 class ResultsFileError(ValueError):
-    """A file that is no readable ``metrics.json``; the message says where and what to do."""
+    """A file is not a readable ``metrics.json``; the message names the file and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
 
 
 def write_results(results: BaseModel, path: Path | str) -> Path:
-    """Writes the records as JSON; readers see the old file or the new one, never a part.
-
-    Floating-point numbers keep every bit: :func:`read_results` gives equal records.
+    """Writes the records as JSON, atomically and without loss: :func:`read_results` returns equal records.
 
     Args:
         results: the records.
-        path: the file, ``metrics.json`` by custom.
+        path: the file, usually ``metrics.json``.
 
     Returns:
         The path.
 
     Raises:
-        OSError: the file cannot be written; what was there stays.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     path = Path(path)
     fields = [
@@ -183,18 +182,18 @@ def write_results(results: BaseModel, path: Path | str) -> Path:
 
 
 def read_results(path: Path | str, kind: type[Any] = Results) -> Any:
-    """Reads what :func:`write_results` wrote.
+    """Reads a file that :func:`write_results` wrote.
 
     Args:
         path: the file.
-        kind: class of the records; those of a task other than classification are in its folder of ``probattn.tasks``.
+        kind: class of the records; tasks other than classification have separate classes in ``probattn.tasks``.
 
     Returns:
-        The records, of the class ``kind``.
+        The records, an instance of ``kind``.
 
     Raises:
-        FileNotFoundError: no such file.
-        ResultsFileError: the file is corrupt, of another schema version, or holds something else.
+        FileNotFoundError: there is no such file.
+        ResultsFileError: the file is corrupt, of another schema version, or not such a file.
 
     Example:
         >>> import tempfile

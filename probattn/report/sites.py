@@ -22,13 +22,13 @@ class SiteHealth(Record):
     """State of the posterior at one attention site.
 
     Attributes:
-        site: its name.
-        spread: mean over valid pairs of std/mean of the normalised weights W.
-        variation: standard deviation over these pairs of std/mean, over its mean; 0 where all weights vary alike.
+        site: name of the site.
+        spread: posterior standard deviation of a normalised weight W divided by its mean, averaged over valid pairs.
+        variation: standard deviation of this ratio over the pairs, divided by ``spread``; 0 if all ratios are equal.
         concentration: mean Weibull concentration k; None for other posteriors.
-        kl_nats: Kullback-Leibler divergence from the prior, nats per example, summed over pairs and heads.
-        kl_reduced: the same after the reduction that training used.
-        reduction: that reduction.
+        kl_nats: Kullback-Leibler (KL) divergence from the prior, nats per example, summed over pairs and heads.
+        kl_reduced: KL divergence after the reduction that training used.
+        reduction: this reduction, "mean" or "keys" for averages, or "sum".
     """
 
     site: str
@@ -41,7 +41,7 @@ class SiteHealth(Record):
 
 
 class WeightSpread(NamedTuple):
-    """Mean over pairs of std/mean of a weight, and its standard deviation over them, over that mean."""
+    """Ratio of standard deviation to mean of a weight: its mean over pairs, and its coefficient of variation."""
 
     mean: float
     variation: float
@@ -79,24 +79,24 @@ def weight_spreads(
     mask_name: str = "attention_mask",
     label_name: str = "labels",
 ) -> dict[str, WeightSpread]:
-    """Standard deviation over mean of the normalised weights W per site: its mean over valid pairs, and how it varies.
+    """Ratio of posterior standard deviation to mean of the normalised weights W at each site, summarised over pairs.
 
-    Pairs of weight 0 in every draw (masked keys) and padded queries are left out.
+    Query-key pairs whose weight is 0 in every draw (masked keys) and padded queries are left out.
 
     Args:
         model: a Pyro model that maps a batch to logits.
-        batches: some batches; a few are enough.
-        num_samples: P, at least 2.
-        seed: of the draws; every batch has its own.
-        chunk_size: draws per pass; a pass holds the weights of all sites, ``[chunk * B, H, T, S]`` each.
-        mask_name: key of the mask ``[B, T]`` (nonzero = a token), if any.
-        label_name: key of the labels.
+        batches: batches of inputs; a few are enough.
+        num_samples: P, number of draws, at least 2.
+        seed: seed of the draws; it is combined with the number of the batch.
+        chunk_size: draws per forward pass, which holds the weights ``[chunk_size * B, H, T, S]`` of all sites.
+        mask_name: key of the attention mask ``[B, T]`` (nonzero for a token) in a batch, if any.
+        label_name: key of the labels in a batch.
 
     Returns:
-        Spread by site.
+        Mean ratio and its variation, by site.
 
     Raises:
-        ValueError: no batch, or fewer than two draws.
+        ValueError: there is no batch or no site, or there are fewer than two draws.
     """
     if num_samples < 2:
         raise ValueError(f"weight_spreads: a spread needs at least 2 draws, got num_samples={num_samples}")
@@ -143,20 +143,19 @@ def site_health(
     diagnostics: Mapping[str, Mapping[str, float]],
     reduction: KLReduction,
 ) -> list[SiteHealth]:
-    """Records of the sites.
+    """Records of the state of the posterior at all sites.
 
     Args:
-        spreads: from :func:`weight_spreads`.
-        diagnostics: by site ``kl_nats`` and, for Weibull posteriors, ``concentration``, as
-            :meth:`probattn.inference.AttentionELBO` gives them and ``metrics.jsonl`` keeps them under ``sites``;
-            ``kl_reduced`` is taken over where it is there.
-        reduction: of the KL in training.
+        spreads: result of :func:`weight_spreads`.
+        diagnostics: by site, ``kl_nats`` and optionally ``concentration`` and ``kl_reduced``, as
+            :class:`probattn.inference.AttentionELBO` computes them and ``metrics.jsonl`` stores them under ``sites``.
+        reduction: reduction of the KL in training.
 
     Returns:
-        One record a site, in the order of ``spreads``.
+        One record per site, in the order of ``spreads``.
 
     Raises:
-        RecordsError: a site without diagnostics.
+        RecordsError: a site has no diagnostics.
 
     Example:
         >>> spreads = {"layer": WeightSpread(0.3, 0.2)}
@@ -185,19 +184,19 @@ EDGE_MEASURES = {
     "key_norm": "Key norm",
     "value_norm": "Value norm",
 }
-"""Fields of :class:`EdgeAttention` with their headings."""
+"""Headings of the measures of :class:`EdgeAttention`, by field."""
 
 
 class EdgeAttention(Record):
-    """The attention of one layer over the edges of a graph, means over heads and over edges or nodes.
+    """Attention of one layer over the edges of a graph, averaged over heads and over edges or nodes.
 
     Attributes:
-        model: whose it is.
+        model: network that was measured.
         site: name of the attention site.
-        from_uniform: mean of ``|weight * degree - 1|``, 0 for uniform attention.
+        from_uniform: mean over edges of ``|weight * degree - 1|``, 0 for uniform attention.
         query_norm: mean 2-norm of a query.
         key_norm: mean 2-norm of a key.
-        value_norm: mean 2-norm of a value, the scale to see the other two at.
+        value_norm: mean 2-norm of a value, for comparison with the other two norms.
     """
 
     model: ModelKey

@@ -17,7 +17,7 @@ RELIABLE = "*"
 
 
 def results_table(results: Results) -> Sheet:
-    """Deterministic against the run's own network, measure by measure, with the difference and its interval."""
+    """Table of all measures of the deterministic and of the run's network, with differences and their intervals."""
     compared = results.compared
     measured = {score.model for score in results.scores}
     models = [key for key in dict.fromkeys(("deterministic", compared)) if key in measured]
@@ -75,7 +75,7 @@ def _gap(results: Results, measure: str, data: str) -> tuple[str, ...]:
 
 
 def comparisons(results: Results) -> list[dict[str, Any]]:
-    """Every comparison with its verdict, for programs."""
+    """Every comparison with its verdict, as JSON-compatible dictionaries."""
     return [
         {**finding.difference.model_dump(exclude={"seeds", "resamples"}), "verdict": finding.verdict}
         for finding in findings(results)

@@ -16,12 +16,12 @@ from probattn.terminal import printable
 
 
 class WordsExample(Record):
-    """An input and the effects of its words on the answer.
+    """An input and the effects of its words on the prediction.
 
     Attributes:
         example: the input and its prediction.
-        reason: why it is shown.
-        explanation: effects of its words, at the posterior expectation of attention.
+        reason: why the input is shown.
+        explanation: effects of its words, computed at the posterior expectation of attention.
     """
 
     example: Example

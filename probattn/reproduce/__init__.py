@@ -1,9 +1,9 @@
-"""Tables and figures of the papers: what each needs, the papers' figures, and what was measured here.
+"""Tables and figures of the four papers: the runs that each needs, the papers' numbers, and our measurements.
 
-``probattn reproduce`` lists them; ``probattn reproduce babn/table-5`` trains and measures what a table needs and puts
-its figures beside the paper's. Tables are declared in ``papers/*.yaml``: recipes, the keys that rows and columns
-change, measures and the papers' figures. What this project has measured is in ``records``,
-what that says about the papers' claims in ``claims.yaml``; ``probattn reproduce claims`` lists them.
+``probattn reproduce`` lists the tables; ``probattn reproduce babn/table-5`` trains and measures what a table needs and
+compares the result with the paper. Files ``papers/*.yaml`` declare tables: recipes, the keys that rows and columns
+change, measures, and the papers' numbers. ``records`` holds this project's measurements, ``claims.yaml`` the papers'
+claims with verdicts; ``probattn reproduce claims`` lists them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Tables and figures of the papers as they are declared: recipes, rows and columns, measures, the papers' figures."""
+"""Declarations of the papers' tables and figures: recipes, rows and columns, measures, the papers' numbers."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Figures = Mapping[str, Mapping[str, float | None]]
 
 
 class Axis(Record):
-    """A row or a column: what it changes, and what of a run's measures it shows.
+    """A row or a column of a table: changes of the recipe, and the measure that is shown. Rows override columns.
 
     Attributes:
-        title: its heading.
+        title: heading of the row or column.
         recipe: recipe of its cells; None for that of the other axis or of the table.
-        paper_recipe: the same at the paper's size; None for ``recipe``.
-        keys: keys of the recipe that it changes.
-        small: keys that it changes at the small size alone.
+        paper_recipe: recipe of its cells at the paper's size; None for ``recipe``.
+        keys: overrides of the recipe's keys.
+        small: overrides at the small size only.
         measure: name of the measure, a score of a run or of one of its sections (``heads.distance``), see
-            :func:`~probattn.reproduce.records.figure`; None where the other axis has one.
-        data: data set of the score; several, parted by ", ", for the mean over them.
-        model: model of the score; None for the run's own.
-        scale: factor from the measure to the paper's figure, 100 for percent.
-        without: why its cells are not run at the small size, nor at the paper's unless the axis has a recipe for it;
-            empty if they are.
-        missing: why data that its cells need are not at hand; they are tried. Empty if they are.
-        reference: row that gains are over; None for the first. Of rows.
-        after: column before, whose run of the same row and seed a cell's run starts from: its network is that run's,
-            its recipe and keys are the column's alone. Of columns.
-        agreement: runs that ``agreement.NAME`` is measured with, by option of `probattn agreement`, each with the keys
-            of the recipe that it changes; ``second`` has another seed. None where no agreement is measured.
+            :func:`~probattn.reproduce.records.figure`; None for that of the other axis.
+        data: data set of the score; for several, separated by ", ", the mean over them is shown.
+        model: model of the score; None for the run's network.
+        scale: factor from the measure to the paper's unit, 100 for percent.
+        without: reason why its cells are not run at the small size, nor at the paper's size without ``paper_recipe``;
+            empty if they are run.
+        missing: reason why data of its cells may not be available; the cells are run nevertheless. Empty otherwise.
+        reference: for rows, the row over which gains are computed; None for the first.
+        after: for columns, an earlier column; a cell's run starts from the network of that column's run with the same
+            row and seed, and takes recipe and keys from its column only.
+        agreement: runs with which ``agreement.NAME`` is measured, by option of `probattn agreement`, each with
+            overrides of the recipe's keys; ``second`` has another seed. None if no agreement is measured.
     """
 
     title: str
@@ -60,22 +60,22 @@ class Axis(Record):
 
 
 class Cell(Record):
-    """A cell of a table: its run and what of the run's scores it shows.
+    """A cell of a table: its run, and the measure that it shows.
 
     Attributes:
         row: key of the row.
         column: key of the column.
-        recipe: of its run.
-        keys: keys of the recipe that it changes.
-        run: name of the run, which cells of one recipe and the same keys share.
+        recipe: recipe of the run.
+        keys: overrides of the recipe's keys.
+        run: name of the run; cells with the same recipe and keys share a run.
         measure: name of the measure.
         data: data set of the score.
-        model: model of the score; None for the run's own.
-        scale: factor from the measure to the paper's figure.
-        without: why it is not run; empty if it is.
-        missing: why data that it needs are not at hand; empty if they are.
-        after: name of the run that its run starts from; empty for none.
-        agreement: keys that the runs change with which its run's agreement is measured, by option.
+        model: model of the score; None for the run's network.
+        scale: factor from the measure to the paper's unit.
+        without: reason why the cell is not run; empty if it is run.
+        missing: reason why its data may not be available; empty if they are.
+        after: name of the run from whose network its run starts; empty for none.
+        agreement: overrides of the runs with which the agreement of its run is measured, by option.
     """
 
     row: str
@@ -94,19 +94,19 @@ class Cell(Record):
 
 
 class Table(Axis):
-    """A table or a figure of a paper; what it has as an axis holds for all rows and columns.
+    """A table or a figure of a paper; its fields as an axis are defaults of all rows and columns.
 
     Attributes:
-        title: what it is about.
-        shows: the same in a sentence.
-        rows: rows by key; empty where no runs of recipes make it.
+        title: subject of the table.
+        shows: one sentence about the table.
+        rows: rows by key; empty if the table is not made of runs of recipes.
         columns: columns by key.
-        paper: the paper's figures by row and column.
-        command: what makes it, where no runs of recipes do.
-        not_measured: why nothing is to be measured.
-        claims: numbers of the claims that it bears on.
-        uncertain: cells, "row/column", whose figure in the paper is hard to read.
-        note: how the runs differ from the paper's.
+        paper: the paper's numbers by row and column.
+        command: command that makes the table, if it is not made of runs of recipes.
+        not_measured: reason why nothing is measured.
+        claims: numbers of the claims to which the table is relevant.
+        uncertain: cells, "row/column", whose number in the paper is hard to read.
+        note: differences between these runs and the paper's.
     """
 
     shows: str
@@ -138,17 +138,17 @@ class Table(Axis):
         return self
 
     def figure(self, row: str, column: str) -> float | None:
-        """The paper's figure of a cell; None where it has none."""
+        """The paper's number for a cell; None if it has none."""
         return self.paper.get(row, {}).get(column)
 
     def in_percent(self, column: str) -> bool:
-        """Whether the figures of a column are in percent."""
+        """Whether the numbers of a column are in percent."""
         return (self.columns[column].scale or self.scale or 1.0) == 100
 
     def cells(self, size: Size = "small") -> Iterator[Cell]:
-        """The cells that a recipe makes, row by row; those of one recipe and the same keys share a run.
+        """The cells that a recipe can produce, row by row; cells with the same recipe and keys share a run.
 
-        A cell that would show the same figure of the same run as one before it is not run.
+        A cell that would show the same measure of the same run as an earlier one is not run.
         """
         names: dict[tuple[str, Words, str], str] = {}
         shown: dict[tuple[Any, ...], Cell] = {}
@@ -218,7 +218,7 @@ class Source(Record):
 
 
 class Paper(Record):
-    """A paper with all its tables and figures.
+    """A paper with its tables and figures.
 
     Attributes:
         paper: the paper.
@@ -231,7 +231,7 @@ class Paper(Record):
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """The papers by key; "more" are tables of this project.
+    """The papers by key; "more" holds further tables of this project.
 
     Example:
         >>> list(papers())
@@ -246,10 +246,10 @@ def papers() -> Mapping[str, Paper]:
 
 
 def find_table(key: str) -> Table:
-    """The table or figure of a key such as "babn/table-5".
+    """The table or figure with a key such as "babn/table-5".
 
     Raises:
-        RunError: there is none.
+        RunError: there is no such table.
 
     Example:
         >>> find_table("babn/table-5").title

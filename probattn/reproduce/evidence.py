@@ -1,4 +1,4 @@
-"""Claims of the papers: what each says, what was measured of it, and the verdict that follows."""
+"""Claims of the papers, the measurements about each, and the resulting verdict."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Verdict = Literal["holds", "direction", "no", "not measured"]
 Outcome = Literal["holds", "direction", "no", "not measured", "against"]
 VERDICTS: tuple[Verdict, ...] = ("holds", "direction", "no", "not measured")
 POWER = 0.8
-"""Chance to see a difference of the minimum detectable effect."""
+"""Power of the test in the minimum detectable effect: probability to detect a difference of this size."""
 
 
 class Pick(Record):
-    """Where values come from in a file of figures; keys within a path are parted by "/".
+    """Position of values in a data file of the documentation; keys within a path are separated by "/".
 
     Attributes:
-        under: path of the runs.
-        of: what the runs have.
-        minus: what the runs that are subtracted have instead; empty if none are.
-        at: paths of the figure in a run, the mean over several.
-        less: paths of a figure of the same run that is subtracted, or a number.
-        scale: factor.
+        under: path of the list of runs.
+        of: fields by which runs are selected.
+        minus: fields that differ in the runs that are subtracted; empty if none are.
+        at: paths of the number in a run; of several, the mean is taken.
+        less: paths of a number of the same run that is subtracted, or a number.
+        scale: factor of the values.
     """
 
     under: str = "runs"
@@ -45,7 +45,7 @@ class Pick(Record):
 
 
 class Summary(Record):
-    """A mean with its interval, where a file has no single seeds."""
+    """A mean with its interval, for files without values of single seeds."""
 
     mean: float
     low: float
@@ -54,23 +54,23 @@ class Summary(Record):
 
 
 class Evidence(Record):
-    """What one measurement says about a claim.
+    """One measurement about a claim.
 
     Attributes:
-        about: what was compared; of a statement empty.
-        gain: table, row, row that is subtracted and column, of the package's records; "row/column" for another column,
-            a number for itself.
+        about: what was compared; empty for a statement.
+        gain: table, row, subtracted row and column in this project's records; the subtracted row may be "row/column"
+            for another column, or a number.
         less: another such gain, which is subtracted.
         values: differences by seed.
-        summary: the same where only the mean is known.
-        statement: what is no mean over seeds: a count, a ratio, a shape.
-        shows: what a statement says of the claim.
-        seeds: number of seeds of a statement; None where there are none.
-        better: side that is claimed; "alike" where a claim says that nothing changes.
-        margin: largest difference that counts as alike, of the unit.
-        unit: of the values.
-        source: file of figures of the documentation; empty for records.
-        pick: how the values follow from the file.
+        summary: mean difference and interval, if single seeds are not known.
+        statement: result that is not a mean over seeds: a count, a ratio, a shape.
+        shows: verdict on the claim by the statement.
+        seeds: number of seeds of a statement; None if it has none.
+        better: claimed direction; "alike" for a claim that nothing changes.
+        margin: largest difference that counts as alike, in ``unit``.
+        unit: unit of the values.
+        source: data file of the documentation; empty for records.
+        pick: position of the values in that file.
     """
 
     about: str = ""
@@ -96,7 +96,7 @@ class Evidence(Record):
         return self
 
     def differences(self) -> Mapping[str, float]:
-        """Differences by seed; empty for a statement and a summary."""
+        """Differences by seed; empty for a statement and for a summary."""
         if self.gain is None:
             return self.values
         gained, less = _gained(*self.gain), {} if self.less is None else _gained(*self.less)
@@ -125,7 +125,7 @@ class Evidence(Record):
         return half + (half * halves[1] / halves[0] if halves[0] else 0.0)
 
     def outcome(self) -> Outcome | None:
-        """What it says of the claim, "against" where the interval excludes the claimed side; None with one seed."""
+        """Outcome for the claim; "against" if the interval excludes the claimed side; None with one seed."""
         if self.statement:
             return None if self.seeds == 1 else self.shows
         mean = self.mean()
@@ -165,11 +165,11 @@ class Claim(Record):
 
     Attributes:
         paper: key of the paper.
-        text: the claim, with the paper's figures.
+        text: the claim, with the paper's numbers.
         where: table or section of the paper.
-        evidence: what was measured.
+        evidence: measurements about the claim.
         verdict: "holds", "direction", "no" or "not measured".
-        because: why, in a sentence.
+        because: reason for the verdict, in one sentence.
     """
 
     paper: str
@@ -180,11 +180,11 @@ class Claim(Record):
     because: str
 
     def judged(self) -> Verdict:
-        """The verdict that the evidence gives.
+        """The verdict that follows from the evidence.
 
-        It holds if all evidence does, whose intervals exclude 0 on the claimed side; the direction is right if most
-        means lie on that side and no interval on the other. Evidence of one seed does not count, and a part that was
-        not measured keeps a claim from holding.
+        "holds" if every interval lies on the claimed side of 0 (within the margin, if nothing is to change);
+        "direction" if most means do, and no interval lies on the other side; else "no". Measurements with one seed are
+        ignored; a part of the claim that was not measured excludes "holds".
         """
         outcomes = [outcome for item in self.evidence if (outcome := item.outcome()) is not None]
         counted = [outcome for outcome in outcomes if outcome != "not measured"]
@@ -225,7 +225,7 @@ def shown_mean(mean: MeanInterval) -> str:
 
 
 def claims_sheet() -> Sheet:
-    """The claims with their verdicts, and of each the first figure, its seeds and what they could have detected."""
+    """Table of the claims with verdicts, and for each the first difference, its seeds and the detectable effect."""
     groups = []
     for name, paper in papers().items():
         rows = [

@@ -13,7 +13,7 @@ Size = Literal["small", "paper"]
 
 @dataclass(frozen=True)
 class ReproduceOptions(Options):
-    """What of a table is run, and how large.
+    """Which part of a table is run, and at what size.
 
     Args:
         size: "small" has the recipes and sizes that two cores run in minutes, "paper" those of the paper.
@@ -23,7 +23,7 @@ class ReproduceOptions(Options):
         set: override a key of all recipes: training.device=cuda (repeatable).
 
     Raises:
-        ValueError: a value is not as described.
+        ValueError: a value is out of its range.
     """
 
     size: Size = "small"

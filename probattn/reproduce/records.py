@@ -1,4 +1,4 @@
-"""What was measured of a table: values by cell and seed, and the files that keep them."""
+"""Measurements of tables: values by cell and seed, and the files that store them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from probattn.reproduce.options import Size
 
 
 class CellRecord(Record):
-    """What was measured of a cell.
+    """Measurements of a cell.
 
     Attributes:
-        values: the figure in the paper's unit by seed; empty where it was not measured.
-        reason: why it was not measured; empty where it was.
-        recipe: of its runs.
-        keys: keys of the recipe that were changed.
-        source: where the values come from, if not from runs of this row alone.
+        values: number in the paper's unit, by seed; empty if it was not measured.
+        reason: reason why it was not measured; empty if it was.
+        recipe: recipe of the runs.
+        keys: overrides of the recipe's keys.
+        source: origin of the values, if they are not only from runs of this row.
     """
 
     values: Mapping[str, float] = {}
@@ -33,16 +33,16 @@ class CellRecord(Record):
 
 
 class TableRecord(Record):
-    """What was measured of a table.
+    """Measurements of a table.
 
     Attributes:
-        table: its key.
+        table: key of the table.
         size: "small" or "paper".
-        set: keys of all recipes that were changed.
-        cells: by row and column.
-        minutes: minutes of a run by its name, the mean over seeds.
-        versions: of packages.
-        device: where the runs ran.
+        set: overrides of the keys of all recipes.
+        cells: measurements by row and column.
+        minutes: minutes per run by name of the run, mean over seeds.
+        versions: versions of packages.
+        device: device of the runs.
     """
 
     table: str
@@ -65,16 +65,16 @@ class TableRecord(Record):
 
 
 def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> float | None:
-    """A measure of a run's results; None if it was not measured.
+    """A number from a run's results; None if it was not measured.
 
     Args:
-        results: of the run.
-        measure: a score, ``entropy.mean`` for that of predictions, ``run.NAME`` for a number of the run's description,
-            ``run.step_seconds`` for the seconds of an update, or ``SECTION.NAME`` for the mean over the sites and heads
-            of a section: ``heads.distance``, ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
-        model: whose; None for the run's own. Of an experiment the condition.
-        data: data set of a score or an entropy; of a section the site, of which only these values count, or "test" for
-            all sites; of an experiment the evaluated step, "test" for the last.
+        results: results of the run.
+        measure: a score; ``entropy.mean`` for the mean predictive entropy; ``run.NAME`` for a number of the run's
+            description; ``run.step_seconds`` for seconds per update; or ``SECTION.NAME`` for the mean over the sites
+            and heads of a section: ``heads.distance``, ``alignment.mmd``, ``edges.query_norm``, ``health.spread``.
+        model: model; None for the run's network. In experiments, the condition.
+        data: data set of a score or an entropy. For a section the site whose values are used, or "test" for all sites.
+            In experiments the evaluated step, or "test" for the last.
     """
     keys = data.split(", ")
     if len(keys) > 1:
@@ -105,7 +105,7 @@ def record_file(folder: Path) -> Path:
 
 
 def read_record(file: Path) -> TableRecord:
-    """Reads a record; ``ValueError`` where it is damaged."""
+    """Reads the record of a table; ``ValueError`` if it is damaged."""
     return TableRecord.model_validate_json(file.read_text("utf-8"))
 
 
@@ -115,7 +115,7 @@ def write_record(record: TableRecord, file: Path) -> None:
 
 
 def measured(key: str) -> TableRecord | None:
-    """What this project has measured of a table, by its key; None where it has not."""
+    """This project's measurements of the table with this key; None if there are none."""
     paper, _, name = key.partition("/")
     resource = files("probattn.reproduce") / "records" / paper / f"{name}.json"
     if not resource.is_file():

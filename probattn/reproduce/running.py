@@ -1,4 +1,4 @@
-"""Runs what a table needs, once, and reads its figures from the scores of the runs."""
+"""Carries out the runs of a table, each once, and reads the table's numbers from their results."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ class _Job:
 def reproduce(
     key: str, options: ReproduceOptions, folder: Path, *, quiet: bool = False
 ) -> tuple[Path, TableRecord]:
-    """Trains and measures what is missing of a table, and writes its record.
+    """Trains and measures the missing runs of a table, and writes its record.
 
-    A run that was interrupted goes on where it was, one that is finished is not run again, and the checkpoints of a
-    finished one go. The record is written anew after each run. Several processes with the same command share the runs.
+    Interrupted runs are continued, finished ones are not repeated; checkpoints of finished runs are deleted. The record
+    is updated after each run. Several processes with the same command share the runs.
 
     Args:
-        key: of the table, such as "babn/table-5".
-        options: what of it is run, and how large.
-        folder: of the runs, ``ROW/seed-N`` or ``ROW/COLUMN/seed-N``, and of ``table.json``.
-        quiet: no progress bars of trainings.
+        key: key of the table, such as "babn/table-5".
+        options: part and size of the table.
+        folder: folder of the runs, ``ROW/seed-N`` or ``ROW/COLUMN/seed-N``, and of ``table.json``.
+        quiet: whether to show no progress bars.
 
     Returns:
-        The record's file and the record, of all runs that the folder has. Cells whose data are missing, and those that
-        no recipe makes at this size, have the reason.
+        The file of the record, and the record, with all runs in the folder. Cells whose data are missing, and those
+        without a recipe at this size, have the reason.
 
     Raises:
-        RunError: there is no such table, no runs of recipes make it, or the folder holds another table or other
+        RunError: there is no such table, it is not made of runs of recipes, or the folder holds another table or other
             recipes.
     """
     table = find_table(key)

@@ -13,9 +13,9 @@ HEADINGS = ("", "paper", "here", "95%", "gain, paper", "gain", "95%")
 
 
 def sheet(record: TableRecord) -> Sheet:
-    """The rows of a table, a group a column: the paper's figure, the mean over seeds, and gains over the first row.
+    """The rows of a table, grouped by column: the paper's number, the mean over seeds, and gains over the first row.
 
-    Intervals are Student's t over seeds, of gains over the differences of the same seeds.
+    Intervals are those of Student's t over seeds; gains are paired by seed.
     """
     table = find_table(record.table)
     groups = tuple(
@@ -77,14 +77,14 @@ def _number(value: float, digits: int) -> str:
 
 
 def interval_words(mean: MeanInterval, digits: int, *, sign: str = "") -> str:
-    """The ends in brackets; "one seed" where there is no interval."""
+    """The ends of an interval in brackets; "one seed" without interval."""
     if mean.low is None or mean.high is None:
         return "one seed"
     return f"[{mean.low:{sign}.{digits}f}, {mean.high:{sign}.{digits}f}]"
 
 
 def listing() -> Sheet:
-    """All tables and figures of all papers, with what was measured of them and how long a run takes."""
+    """Table of all tables and figures of the papers, with what was measured of them and the time of a run."""
     groups = []
     for name, paper in papers().items():
         rows = [

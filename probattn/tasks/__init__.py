@@ -1,8 +1,8 @@
-"""What a recipe can ask for: one folder a task, and what is common to all of them.
+"""Tasks: the kinds of recipes, such as classification or translation, and what they have in common.
 
-A task says which data it reads, which Pyro program it trains, what it measures and how the results read;
-:func:`train`, :func:`evaluate` and :func:`report` are written once. A new task is a subclass of :class:`Task` (or of
-:class:`ProgramTask`, which has a network, a baseline and their training) and an entry of :data:`TASKS`.
+A task reads the data of a recipe, makes the Pyro program to train, measures trained networks and formats their results
+(:class:`View`). :func:`train`, :func:`evaluate` and :func:`report` work for every task. A new task is a subclass of
+:class:`Task`, or of :class:`ProgramTask`, which trains one network and its deterministic baseline, in :data:`TASKS`.
 """
 
 from importlib.util import find_spec

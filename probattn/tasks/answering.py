@@ -1,4 +1,4 @@
-"""What a task brings that answers inputs of users, decides by held-out data, and restricts its evaluation."""
+"""Capabilities of a task: predictions for inputs of users, decisions by held-out data, restricted evaluation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Capability = TypeVar("Capability")
 
 
 class Drawing(NamedTuple):
-    """How to predict.
+    """Options of a prediction.
 
     Attributes:
         num_samples: number of posterior draws.
-        seed: of the draws.
-        chunk_size: draws that go through the network at once; None for all.
-        batch_size: examples of a batch.
-        uncertainty: what probabilities and their uncertainty come from, "draws" or their closed form, "moments".
+        seed: seed of the draws.
+        chunk_size: number of draws per forward pass; None for all.
+        batch_size: number of examples per batch.
+        uncertainty: source of probabilities and uncertainty: "draws", or their closed form, "moments".
     """
 
     num_samples: int = 20
@@ -50,11 +50,11 @@ class Drawing(NamedTuple):
 
     @classmethod
     def of(cls, section: Any = None, options: DrawingOptions | None = None) -> Self:
-        """What options ask for and, where they leave it out, what a recipe's section does.
+        """Options of a prediction; those that are None take the values of a recipe's section.
 
         Args:
-            section: with some of the attributes; None for the defaults.
-            options: of a prediction; None for those of the section.
+            section: object with some of the attributes; None for the defaults.
+            options: options of a prediction; None for those of the section.
         """
         usual = {name: getattr(section, name) for name in cls._fields if hasattr(section, name)}
         changed = {name: getattr(options, name, None) for name in cls._fields}
@@ -62,15 +62,15 @@ class Drawing(NamedTuple):
 
 
 class Answering(ABC):
-    """Answers of a finished run to inputs that a user names.
+    """Predictions of a finished run for inputs of users; an "answer" is the prediction for one input.
 
     Args:
-        task: of the run.
+        task: task of the run.
 
     Attributes:
-        reads: what the network reads, in words, where there are no second texts.
-        undrawn: why answers come without draws; None where ``num_samples`` and ``seed`` count.
-        no_moments: why there is no closed form of their uncertainty; None where there is one.
+        reads: description of the inputs, for tasks without second texts.
+        undrawn: reason why predictions use no draws; None if ``num_samples`` and ``seed`` have an effect.
+        no_moments: reason why the uncertainty has no closed form; None if it has one.
     """
 
     reads: ClassVar[str] = "single texts"
@@ -82,16 +82,16 @@ class Answering(ABC):
 
     @property
     def columns_read(self) -> tuple[str, str | None]:
-        """Usual columns of the texts, and of the second texts where the task is about pairs."""
+        """Default names of the columns of the texts and of the second texts; None for the latter if there are none."""
         return "text", None
 
     @property
     def quotes(self) -> bool:
-        """Whether fields of a .csv or .tsv file of inputs may stand in double quotes."""
+        """Whether fields of a .csv or .tsv file of inputs may be enclosed in double quotes."""
         return True
 
     def check(self, run: Path) -> Callable[[str], object] | None:
-        """What raises :class:`RunError` for a text that :meth:`predict` would refuse; None where it takes any."""
+        """A function that raises :class:`RunError` for texts that :meth:`predict` refuses; None if it refuses none."""
         return None
 
     def predict(
@@ -101,20 +101,21 @@ class Answering(ABC):
         pairs: Iterable[str] | None = None,
         options: DrawingOptions | None = None,
     ) -> Iterator[Any]:
-        """Answers for texts, which are read and answered batch by batch.
+        """Predicts texts, reading them batch by batch.
 
         Args:
             run: folder of a finished run.
-            texts: what to answer for.
-            pairs: the second text of each, where the task is about pairs.
-            options: number of draws, their seed, and what probabilities and their uncertainty come from.
+            texts: the texts.
+            pairs: the second text of each, if the task is about pairs.
+            options: number of draws, their seed, and the source of probabilities and uncertainty.
 
         Returns:
-            One answer a text, as they are asked for; :meth:`answers` shows them, :meth:`columns` has them for files.
+            A lazy iterator with one answer per text; :meth:`answers` formats answers for display, :meth:`columns` for
+            files.
 
         Raises:
-            RunError: the folder holds no finished run, its network does not read such inputs, or has no draws of which
-                options are there.
+            RunError: the folder holds no finished run, its network does not read such inputs, or the task does not have
+                the draws or the closed form that ``options`` request.
         """
         paired = self.columns_read[1] is not None
         if paired and pairs is None:
@@ -130,10 +131,10 @@ class Answering(ABC):
         return self.answered(run, rows, drawing)
 
     def drawing(self, options: DrawingOptions) -> Drawing:
-        """How to predict, by options and, where they leave it out, by the recipe.
+        """Options of a prediction: those of ``options``, and where these are None those of the recipe.
 
         Raises:
-            RunError: options of draws, where answers come without them.
+            RunError: options of draws are set, but the task's predictions use none.
         """
         for name in ("num_samples", "seed"):
             value = getattr(options, name)
@@ -144,30 +145,27 @@ class Answering(ABC):
 
     @abstractmethod
     def answered(self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing) -> Iterator[Any]:
-        """Answers for texts and second texts, of which the network reads what :meth:`predict` has checked.
-
-        ``drawing`` has the number of draws, their seed and ``uncertainty``.
-        """
+        """Answers for texts and second texts that :meth:`predict` has checked, by the options ``drawing``."""
 
     @abstractmethod
     def answers(self, answers: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
-        """Answers for a terminal and, one object an answer, for programs."""
+        """Answers as text or a table for a terminal, and as a list with one JSON object per answer."""
 
     @abstractmethod
     def columns(self, answer: Any) -> dict[str, Any]:
-        """One answer by column, for a file; the same columns for every answer of a run."""
+        """One answer as values by column, for a file; all answers of a run have the same columns."""
 
 
 class Deciding(ABC):
-    """What :mod:`probattn.triage` needs of a task whose answers are right or wrong.
+    """What :mod:`probattn.triage` needs from a task whose predictions are right or wrong.
 
     Args:
-        task: of the run.
+        task: task of the run.
 
     Attributes:
-        needs_draws: why a network without draws cannot be decided about; None where it can.
-        tolerance: how far from the true answer one may be; None where that does not count.
-        wrong_when: when an answer is wrong, in words; None for classes.
+        needs_draws: reason why decisions need a network with draws; None if they do not.
+        tolerance: largest error of a number that counts as right; None for tasks without numbers.
+        wrong_when: description of when a prediction is wrong; None for classes.
     """
 
     needs_draws: ClassVar[str | None] = None
@@ -179,53 +177,50 @@ class Deciding(ABC):
 
     @abstractmethod
     def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
-        """Data by which it is decided what to answer, by role, validation first; ``file`` replaces the test data."""
+        """Data that fit and test a decision policy, by role, validation first; ``file`` replaces the test data."""
 
     @abstractmethod
     def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Any]:
-        """Answers for inputs of :meth:`held_out`, as :meth:`Answering.predict` gives them.
-
-        ``run`` is the folder of a finished run, ``inputs`` what :meth:`held_out` gives, ``drawing`` how to predict.
-        """
+        """Answers of the finished run in folder ``run`` for ``inputs`` of :meth:`held_out`."""
 
     @abstractmethod
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An object of :meth:`Answering.answers` with what a policy reads: its class, or its "uncertainty"."""
+        """A JSON object of :meth:`Answering.answers` with what a policy needs: its class, or its "uncertainty"."""
 
     @abstractmethod
     def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
-        """Whether an answer is wrong, given the true one of :meth:`held_out`."""
+        """Whether an answer differs from ``truth``, the true answer in :meth:`held_out`."""
 
     def within(self, tolerance: float | None) -> Self:
-        """The same with a tolerance or, for None, without; ``RunError`` where the task has none, or needs one."""
+        """The same object with a tolerance, or without for None; ``RunError`` if the task takes none, or needs one."""
         if tolerance is not None:
             raise RunError(f"--tolerance {tolerance:g}: expected a run of numbers with it; leave it out")
         return self
 
     @abstractmethod
     def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
-        """What reads the features of a finished run's last layer, by which inputs are unlike the training data.
+        """A function that computes last-layer features of a run's network, to detect inputs unlike the training data.
 
         Returns:
-            A function of inputs, or of None for training examples with their classes.
+            A function of inputs, or of None for the training examples with their classes.
 
         Raises:
-            RunError: the network has no such layer, one that reads a vector for each input.
+            RunError: the network has no last layer that reads one vector per input.
         """
 
     def reasons(self, run: Path) -> Callable[[Mapping[str, Any]], Explanation | None] | None:
-        """What names the words for and against an answer and those that make it unsure; None where nothing does.
+        """A function that finds the words behind an answer (for, against, uncertain); None if the task has none.
 
-        It is a function of one object of :meth:`Answering.answers`.
+        Its argument is one JSON object of :meth:`Answering.answers`.
         """
         return None
 
 
 def required(capability: Capability | str, run: Path) -> Capability:
-    """A capability of a task.
+    """Returns a capability of a task, such as ``task.answering``.
 
     Raises:
-        RunError: the task lacks it and says why.
+        RunError: the task lacks the capability, which is then the reason, a string.
     """
     if isinstance(capability, str):
         raise RunError(f"{run}: {capability}")
@@ -259,14 +254,13 @@ def _cell(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """Options that restrict an evaluation: None where a task takes one, else why not.
+    """Whether a task accepts the options that restrict an evaluation: None if it does, else the reason why not.
 
-    The number of examples is that of the recipe's section with ``limits``, the number of draws ``num_samples`` of its
-    section ``prediction``.
+    ``--limit`` replaces the key ``limits`` of the recipe's data, ``--num-samples`` the key ``prediction.num_samples``.
 
     Attributes:
-        examples: of ``--limit``.
-        draws: of ``--num-samples``.
+        examples: for ``--limit``.
+        draws: for ``--num-samples``.
     """
 
     examples: str | None = None
@@ -274,15 +268,15 @@ class Limits:
 
 
 def limited(task: Any, limit: int | None = None, num_samples: int | None = None) -> Any:
-    """A task whose evaluation is of a part of its data, or of another number of draws.
+    """A task whose evaluation is restricted to a part of its data, or uses another number of draws.
 
     Args:
-        task: of a run.
-        limit: most examples of each data set that is measured, a fixed choice; None for the recipe's.
-        num_samples: posterior draws; None for the recipe's.
+        task: task of a run.
+        limit: maximum number of examples of each evaluated data set, always the same ones; None for that of the recipe.
+        num_samples: number of posterior draws; None for that of the recipe.
 
     Returns:
-        A task of a changed recipe, whose results say so.
+        A task with a changed recipe, whose results mention the restriction.
 
     Raises:
         RunError: the task has no such option.

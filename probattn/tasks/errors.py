@@ -1,4 +1,4 @@
-"""What a user can put right, in one line."""
+"""Errors that a user can correct, with messages of one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACE, PROBLEM = 140, 420
 
 
 class RunError(ValueError):
-    """What was asked of a run cannot be done; the message says what was expected, what came and what to do."""
+    """A request about a run that cannot be fulfilled; the message says what was expected, what was got, what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))
@@ -32,11 +32,11 @@ def one_line(error: BaseException) -> str:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be followed; the message is one line that names the problems and their places.
+    """A recipe that cannot be followed; the message is one line that names the problems and their positions.
 
     Args:
-        where: the recipe, as messages name it.
-        problems: one sentence each; all of them are kept as ``problems``, the message names those that fit into a line.
+        where: name of the recipe in the message.
+        problems: one sentence per problem; the attribute ``problems`` has all, the message those that fit a line.
 
     Example:
         >>> print(RecipeError("my.yaml", ["unknown key 'a'", "missing key 'b'"]))

@@ -46,16 +46,16 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Network(Generic[Program]):
-    """A trained network of a run, on the device where it predicts.
+    """A trained network of a run, on the device on which it predicts.
 
     Attributes:
-        program: the Pyro program around it, in evaluation mode.
-        folder: of its records.
-        key: what it is called in records.
-        codec: what it reads and writes with, such as a tokenizer.
+        program: Pyro program of the network, in evaluation mode.
+        folder: folder of its training records.
+        key: key of the network in results (:data:`probattn.report.ModelKey`).
+        codec: object that encodes inputs and decodes outputs, such as a tokenizer.
 
     Raises:
-        RunError: a parameter or its squared norm is not finite, so that predictions or their moments would not be.
+        RunError: a parameter or its squared norm is not finite, so predictions or their moments would not be.
     """
 
     program: Program
@@ -75,31 +75,31 @@ class Network(Generic[Program]):
 
     @property
     def net(self) -> PreTrainedModel:
-        """The network itself."""
+        """The Hugging Face network inside the program."""
         return cast(PreTrainedModel, self.program.net)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of its outputs, in order."""
+        """Names of the network's outputs, in order."""
         return output_names(self.net.config)
 
     @property
     def device(self) -> torch.device:
-        """The device of its parameters."""
+        """Device of the parameters."""
         return next(self.program.parameters()).device
 
     @property
     def has_draws(self) -> bool:
-        """Whether it predicts by draws, of latent attention or of particles."""
+        """Whether the network predicts by draws, from latent attention or particles."""
         return self.key == "bayesian_mean" or particle_count(self.program) is not None
 
     @cached_property
     def records(self) -> list[Record]:
-        """Records of its training."""
+        """Records of the training (``metrics.jsonl``)."""
         return read_records(self.folder / RECORDS)
 
     def tracked(self, items: Iterable[Item], doing: str, total: int | None = None) -> Iterator[Item]:
-        """The items, with their progress where that is shown."""
+        """The items, with a progress bar if progress is shown."""
         return tracked(items, f"{MODEL_LABELS[self.key]} attention: {doing}", total)
 
     def moved(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -109,7 +109,7 @@ class Network(Generic[Program]):
     def captured(
         self, batches: Iterable[Mapping[str, Tensor]], calls: AttentionCalls
     ) -> Iterator[Mapping[str, CapturedCall]]:
-        """Queries, keys, outputs and weights of attention calls on every batch."""
+        """Queries, keys, outputs and weights of attention calls, for every batch."""
         for batch in batches:
             with torch.no_grad():
                 yield capture(self.net, self.moved(batch), calls)

@@ -1,4 +1,4 @@
-"""What tasks share that train one network as a Pyro program, and its deterministic baseline beside it."""
+"""Base class of tasks that train one network as a Pyro program, and its deterministic baseline."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Data:
     """Training and validation data of a network.
 
     Attributes:
-        train: rows.
-        validation: rows.
-        collate: rows to a batch; None for batches as the driver makes them.
-        fingerprint: what a resumed run must find again.
-        watched: examples that are looked at in training; None for none.
+        train: training rows.
+        validation: validation rows.
+        collate: function that makes a batch of rows; None if the rows are batches already.
+        fingerprint: digests of the data, which must be the same when a run is resumed.
+        watched: examples whose attention is recorded during training; None for none.
     """
 
     train: Any
@@ -73,13 +73,13 @@ class Data:
 
 
 class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, AnyData, Program]):
-    """A task of one network that is trained on data, with its deterministic baseline beside it.
+    """Base class of tasks that train one network on data, and its deterministic baseline.
 
     Attributes:
-        unit: what its data are counted in, in the plural.
-        measures: what is measured, the most important first, with direction and unit.
-        takes: the methods that its networks can be given; None for every method.
-        detects_by: the uncertainty of a prediction that detects inputs outside the domain, in words.
+        unit: noun for the examples, in the plural.
+        measures: the measures by name, the most important first, with direction and unit.
+        takes: attention methods that the networks accept; None for every method.
+        detects_by: name of the uncertainty by which inputs outside the domain are detected.
     """
 
     unit: ClassVar[str] = "examples"
@@ -90,11 +90,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the network attends to all tokens alike."""
+        """Whether the network has uniform attention over all tokens."""
         return False
 
     def num_outputs(self, net: PreTrainedModel) -> int:
-        """Classes, or tokens, that a network chooses between."""
+        """Number of classes, or tokens, that the network chooses between."""
         return int(net.config.num_labels or 0)
 
     @cached_property
@@ -102,23 +102,23 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         """Training and validation data, read once.
 
         Raises:
-            DataError: the data are not what the recipe says.
-            RunError: the recipe asks for what cannot be done with them.
+            DataError: the data are not as the recipe describes.
+            RunError: the recipe cannot be carried out with these data.
         """
         return self.load_data()
 
     @abstractmethod
     def load_data(self) -> AnyData:
-        """Reads the data; :attr:`data` keeps them."""
+        """Reads the data; :attr:`data` caches them."""
 
     @abstractmethod
     def program(self, *, baseline: bool = False) -> Program:
         """The recipe's network as a Pyro program, in training mode on the CPU.
 
-        A ``baseline`` keeps deterministic attention; with the same seed both have the same initial weights.
+        A ``baseline`` has deterministic attention; with the same seed, both networks have the same initial weights.
 
         Raises:
-            RunError: the network's attention cannot be given the methods.
+            RunError: the attention methods cannot be applied to the network.
         """
 
     @abstractmethod
@@ -131,14 +131,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @abstractmethod
     def measure(self, run: RunDescription, networks: Sequence[Network[Program]]) -> AnyResults:
-        """Measures trained networks: the deterministic baseline, if there is one, and the run's own last."""
+        """Measures trained networks: the deterministic baseline, if there is one, and last the run's network."""
 
     @abstractmethod
     def words(self) -> Mapping[str, Any]:
-        """``network`` and ``data``, in words, and ``train_size`` of the report."""
+        """The entries ``network``, ``data`` and ``train_size`` of the report's description of the run."""
 
     def topic_data(self, networks: Sequence[Network[Program]]) -> TopicData | None:
-        """Test examples as the topics of the report read them; None for a report without topics."""
+        """Test examples for the topics of the report; None for a report without topics."""
         return None
 
     def curves(self, network: Network[Program]) -> Sequence[Curve]:
@@ -148,7 +148,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
     def results(
         self, run: RunDescription, networks: Sequence[Network[Program]], evaluation: Evaluation, **more: Any
     ) -> AnyResults:
-        """The records of networks that were measured; ``more`` is what else they hold, such as ``data``."""
+        """Results of measured networks; ``more`` holds further fields of the results, such as ``data``."""
         data = self.topic_data(networks)
         topics = {} if data is None else measure_topics(networks, data)
         measured = {name for score in evaluation.scores for name in score.values}
@@ -191,10 +191,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         seed: int,
         **more: Any,
     ) -> AnyResults:
-        """The records of networks whose measures are functions of columns.
+        """Results of networks whose measures are functions of columns, tensors ``[N, ...]`` by name.
 
-        Arguments are those of :meth:`evaluation_of` and :meth:`results`; ``seed`` is of the resamples, and ``more`` may
-        have ``clusters``.
+        Arguments are those of :meth:`evaluation_of` and :meth:`results`; ``seed`` is that of the bootstrap, ``more``
+        may contain ``clusters``.
         """
         evaluation = self.evaluation_of(table, figures, data, seed=seed, clusters=more.pop("clusters", None))
         return self.results(run, networks, evaluation, data=tuple(data), **more)
@@ -208,9 +208,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         curves: Callable[[Columns], Mapping[str, Any]] = binned_reliability,
         **options: Any,
     ) -> Evaluation:
-        """Scores of columns and their differences to the baseline, resampled as the recipe says.
+        """Scores from columns, and differences to the baseline, with the bootstrap options of the recipe.
 
-        ``curves`` gives fields of :class:`probattn.report.Scores`; options are of ``evaluate_columns``.
+        ``curves`` returns fields of :class:`probattn.report.Scores`; ``options`` are those of
+        :func:`probattn.report.evaluate_columns`.
         """
         report = self.recipe.report
         return evaluate_columns(
@@ -226,7 +227,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @classmethod
     def head_measure(cls) -> str | None:
-        """The measure that is taken without each head: the first share that is better when higher; None for none."""
+        """The measure computed without each attention head: the first share that is better if higher; None for none."""
         shares = (
             name for name, text in cls.measures.items() if (text.unit, text.better) == ("share", "higher")
         )
@@ -234,10 +235,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def methods(self) -> Sequence[Method]:
-        """The attention methods that the recipe asks for.
+        """The attention methods of the recipe.
 
         Raises:
-            RunError: a method that the task's networks cannot be given.
+            RunError: the task's networks do not accept a method.
         """
         methods = cast(Sequence[Method], self.recipe.methods())
         for method in methods if self.takes is not None else ():
@@ -250,15 +251,15 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return methods
 
     def sizes(self) -> Mapping[str, int]:
-        """Number of :attr:`unit` for training, validation and testing, by these words; empty where there are none."""
+        """Numbers of examples for training, validation and testing, by role; empty if there are none."""
         return {}
 
     def classes(self) -> Mapping[str, int]:
-        """Number of training examples of each class; empty where there are no classes."""
+        """Number of training examples of each class; empty without classes."""
         return {}
 
     def data_summary(self) -> Iterator[str]:
-        """Sizes of the data, and of their classes."""
+        """Lines with the sizes of the data and of their classes."""
         if sizes := [f"{number:,} {role}" for role, number in self.sizes().items()]:
             yield f"data: {', '.join(sizes)} {self.unit}"
         counts = [(f"{shortened(name, 60)} {number:,}", number) for name, number in self.classes().items()]
@@ -271,11 +272,11 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def is_plain(self) -> bool:
-        """Whether the recipe asks for deterministic attention as it is, so that there is nothing to compare."""
+        """Whether the recipe has unchanged deterministic attention, so there is nothing to compare."""
         return not self.methods
 
     def save(self, program: Program, folder: Path) -> None:
-        """Keeps the trained network of a ``program``, as :meth:`program` makes it, in a new ``folder``."""
+        """Saves the trained network of a ``program``, made by :meth:`program`, in a new ``folder``."""
         with quiet_loading():
             net = cast(PreTrainedModel, program.net)
             save(
@@ -285,14 +286,14 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             )
 
     def save_beside(self, program: Program, folder: Path) -> None:
-        """Writes into the folder of a program's network what it reads and writes with."""
+        """Saves what the program's network needs to read inputs, such as a tokenizer, in its folder."""
 
     def driver_options(self, program: Program) -> dict[str, Any]:
-        """Further options of the driver."""
+        """Further options of the training loop of this task."""
         return {}
 
     def driver(self, program: Program, **options: Any) -> SVIDriver:
-        """The driver of a program with the recipe's options and further ones; for repulsive heads an ``SVGDDriver``."""
+        """The training loop of a program with the recipe's and further options; for repulsive heads ``SVGDDriver``."""
         alignment = getattr(self.recipe, "alignment", None)
         kind = SVGDDriver if particle_sets(program) else SVIDriver
         standard = self.recipe.training.driver_options(
@@ -309,17 +310,17 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         quiet: bool = False,
         title: str = "training",
     ) -> FitResult:
-        """Trains a program as the recipe says.
+        """Trains a program with the options of the recipe.
 
         Args:
-            program: as :meth:`program` makes it.
-            folder: of records and checkpoints; None keeps nothing.
-            resume: continue from the newest checkpoint, if there is one.
-            quiet: no progress bar.
-            title: what the bar says first.
+            program: program, made by :meth:`program`.
+            folder: folder of records and checkpoints; None to save nothing.
+            resume: whether to continue from the newest checkpoint, if there is one.
+            quiet: whether to show no progress bar.
+            title: first words of the progress bar.
 
         Returns:
-            The result; the program holds the weights to keep.
+            The result; the program has the trained weights.
         """
         data, training = self.data, self.recipe.training
         options: dict[str, Any] = {
@@ -342,19 +343,19 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             )
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Accuracy of a batch of inputs and "labels", per row; of other tasks what they measure, or nothing."""
+        """Validation metrics of a batch, per row: the accuracy against "labels", unless a task overrides them."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         return {"accuracy": (program(inputs).argmax(dim=-1) == batch["labels"]).float()}
 
     def learning(self, program: Program) -> Any:
-        """A block in which only those parameters require gradients that the recipe has learn."""
+        """Context manager in which only the parameters that the recipe trains require gradients."""
         if not getattr(self.recipe.training, "frozen_probe", False):
             return nullcontext()
         net = cast(nn.Module, program.net)
         return frozen_probe(net, score_modules(net))
 
     def parts(self, folder: Path) -> Iterable[Part]:
-        """The baseline, where there is something to compare and the recipe wants it, and the network."""
+        """The baseline, if there is something to compare and the recipe requests it, and the network."""
         names = [MODEL] if self.is_plain or not self.recipe.report.baseline else [BASELINE, MODEL]
         programs = {name: self.program(baseline=name == BASELINE) for name in names}
         if BASELINE in programs:
@@ -376,7 +377,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def method(self) -> str:
-        """A word for what is trained: the method of latent attention, or the section of one beside it."""
+        """Name of what is trained: the method of latent attention, or the section of another method."""
         named: str = self.recipe.attention.method
         sections = [method.section for method in self.methods]
         return sections[0] if named == "deterministic" and sections else named
@@ -394,13 +395,13 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return Part(name, fit, keep)
 
     def evaluate(self, run: Path, baseline: Path | None = None) -> AnyResults:
-        """Measures the run's network, and the deterministic one beside it."""
+        """Measures the run's network and its deterministic baseline."""
         network = self.network(run)
         networks = [*self.baselines(run, baseline, network), network]
         return self.measure(self.describe(run, network), networks)
 
     def baselines(self, run: Path, other: Path | None, trained: Network[Program]) -> list[Network[Program]]:
-        """The deterministic baseline to compare with: ``other``, or that of the run; ``RunError`` if it is none."""
+        """The deterministic baseline: that in folder ``other``, or the run's; ``RunError`` if ``other`` is none."""
         folder = other or run / BASELINE
         if other is not None and trained.key == "deterministic":
             raise RunError(
@@ -417,7 +418,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return [network]
 
     def describe(self, run: Path, network: Network[Program]) -> RunDescription:
-        """Description of a run folder, in words."""
+        """Description of a run for its report."""
         training = self.recipe.training
         precision = getattr(training, "precision", "no")
         words: dict[str, Any] = {
@@ -428,7 +429,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))
 
     def method_words(self) -> str:
-        """The attention methods with the options that differ from the defaults, and what stands beside them."""
+        """Description of the recipe's methods, with the options of attention that differ from the defaults."""
         return str(self.recipe.method_words())
 
 

@@ -1,4 +1,4 @@
-"""All tasks, and what is found by them: recipes, runs, trained networks, results."""
+"""The list of all tasks, and functions that find the task of a recipe or run, trained networks and results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TASKS: list[type[Task[Any, Any]]] = [
     *FINE_TUNING,
     Classification,
 ]
-"""A recipe is of the first whose section it has; classification, the last, has none."""
+"""All tasks. A recipe belongs to the first whose section it contains; classification, the last, needs no section."""
 
 
 def task_class(sections: Mapping[str, Any]) -> type[Task[Any, Any]]:
@@ -66,7 +66,7 @@ def task_class(sections: Mapping[str, Any]) -> type[Task[Any, Any]]:
 
 
 def task_of(recipe: Any) -> Task[Any, Any]:
-    """The task that a recipe is of.
+    """The task that a recipe belongs to.
 
     Example:
         >>> type(task_of(read_recipe("data: {train: imdb}"))).__name__
@@ -76,7 +76,7 @@ def task_of(recipe: Any) -> Task[Any, Any]:
 
 
 def built_in_recipes() -> dict[str, Traversable]:
-    """Files of the recipes that come with tasks, by name: those in a folder "recipes" beside the task's module."""
+    """Files of the recipes of all tasks, by name: those in a folder "recipes" beside the task's module."""
     recipes: dict[str, Traversable] = {}
     for task in TASKS:
         module = getattr(sys.modules[task.__module__], "__file__", None)
@@ -94,7 +94,7 @@ def recipe_names(folder: Traversable | None = None) -> tuple[str, ...]:
     """Names of the recipes that come with the library, sorted.
 
     Args:
-        folder: where recipes are kept; by default those of all tasks.
+        folder: folder of the recipes; by default the folders of all tasks.
     """
     return tuple(sorted(built_in_recipes() if folder is None else _recipes(folder)))
 
@@ -102,22 +102,22 @@ def recipe_names(folder: Traversable | None = None) -> tuple[str, ...]:
 def load_any_recipe(
     path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
 ) -> Any:
-    """Reads a recipe of any task and checks all of it.
+    """Reads and checks a recipe of any task.
 
-    A section ``graph`` makes it one of a graph, a section ``translation`` one of translation, a section ``experiment``
-    one of a synthetic experiment; others are of texts.
+    The section of a task, such as ``graph``, ``translation`` or ``experiment``, makes a recipe one of this task;
+    without such a section it is one of text classification.
 
     Args:
         path_or_name: a file that ends in .yaml or .yml, or the name of a recipe that comes with the library.
-        overrides: keys to replace, as ``training.learning_rate=1e-4``; the values are YAML. Giving one of
-            ``training.epochs`` and ``training.steps`` drops the other.
-        folder: where named recipes are kept; by default those of all tasks.
+        overrides: keys to replace, as ``training.learning_rate=1e-4``; the values are YAML. Setting one of
+            ``training.epochs`` and ``training.steps`` removes the other.
+        folder: folder of named recipes; by default the folders of all tasks.
 
     Returns:
-        The recipe, every key filled in, paths absolute.
+        The recipe, with all keys filled in and absolute paths.
 
     Raises:
-        RecipeError: no such recipe, or what is wrong with it, in one line.
+        RecipeError: there is no such recipe, or it is invalid; the message is one line.
 
     Example:
         >>> load_any_recipe("cora_ct", ["graph.name=citeseer"]).graph.name
@@ -130,7 +130,7 @@ def load_any_recipe(
 def load_recipe(
     path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
 ) -> Recipe:
-    """Reads a recipe of texts; arguments and errors as for :func:`load_any_recipe`.
+    """Reads a recipe of text classification; arguments and errors as for :func:`load_any_recipe`.
 
     Example:
         >>> load_recipe("sentiment_babn", ["training.steps=100"]).training.steps
@@ -142,19 +142,19 @@ def load_recipe(
 def read_recipe(
     text: str, where: str = "recipe", overrides: Sequence[str] = (), *, name: str | None = None
 ) -> Recipe:
-    r"""Makes a recipe of texts from YAML.
+    r"""Makes a recipe of text classification from YAML.
 
     Args:
         text: the YAML.
-        where: what it is, for messages.
+        where: name of the source, for messages.
         overrides: keys to replace, as ``training.learning_rate=1e-4``.
-        name: the run's name where the text gives none.
+        name: name of the run if the YAML has none.
 
     Returns:
-        The recipe, every key filled in; relative paths stay as they are.
+        The recipe, with all keys filled in; relative paths are not changed.
 
     Raises:
-        RecipeError: what is wrong with it, in one line.
+        RecipeError: the recipe is invalid; the message is one line.
 
     Example:
         >>> text = "data: {train: my.csv}\ntraining: {lerning_rate: 1}"
@@ -180,12 +180,12 @@ def _of_texts(recipe: Any, where: str) -> Recipe:
 
 
 def load_task(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Task[Any, Any]:
-    """The task of a recipe; arguments and errors as for :func:`load_any_recipe`."""
+    """The task of a recipe; arguments and errors as for :func:`probattn.recipes.load_any_recipe`."""
     return task_of(load_any_recipe(path_or_name, overrides))
 
 
 def run_task(run: Path | str) -> Task[Any, Any]:
-    """The task of a run folder; ``RecipeError`` where its recipe is damaged, ``RunError`` where it has none."""
+    """The task of a run folder; ``RecipeError`` if its recipe is damaged, ``RunError`` if it has no recipe."""
     file = Path(run) / RECIPE
     if not file.exists():
         raise RunError(no_run(run))
@@ -196,14 +196,14 @@ def load_network(folder: Path | str) -> Network[Any]:
     """Loads the trained network of a run, or the baseline within one.
 
     Args:
-        folder: of the run, or its folder "baseline".
+        folder: folder of the run, or its subfolder "baseline".
 
     Returns:
-        The program on the device where it predicts, with what it reads and writes with.
+        The network, on the device on which it predicts, with its tokenizer or similar.
 
     Raises:
         RecipeError: the run's recipe is damaged.
-        RunError: no finished run, or one of a task without a single network.
+        RunError: the folder holds no finished run, or one of a task without a single network.
     """
     path = Path(folder)
     task = run_task(path.parent if path.name == BASELINE and not (path / RECIPE).exists() else path)
@@ -212,11 +212,11 @@ def load_network(folder: Path | str) -> Network[Any]:
 
 
 def load_results(run: Path | str) -> Any:
-    """Reads the ``metrics.json`` of a run that was evaluated; the records are of its task's class.
+    """Reads the ``metrics.json`` of an evaluated run, as records of the class of its task.
 
     Raises:
-        FileNotFoundError: it was not evaluated.
+        FileNotFoundError: the run was not evaluated.
         ResultsFileError: the file is damaged.
-        RunError: no run.
+        RunError: the folder holds no run.
     """
     return read_results(Path(run) / RESULTS, run_task(run).view.results_class)

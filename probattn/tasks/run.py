@@ -1,4 +1,4 @@
-"""Training, evaluating and reporting a run of whatever task, each written once."""
+"""Training, evaluating and reporting a run of any task."""
 
 from __future__ import annotations
 
@@ -62,20 +62,20 @@ def launched() -> bool:
 
 
 def train(task: AnyTask, folder: Path, *, resume: bool = False, quiet: bool = False) -> dict[str, FitResult]:
-    """Trains all that a recipe asks for into a folder; with several processes the first one writes.
+    """Trains all parts of a recipe into a folder; of several processes only the first one writes.
 
     Args:
-        task: with its recipe.
-        folder: of the run, new unless resumed.
-        resume: continue a run that was interrupted; what is finished is not trained again.
-        quiet: no progress bars.
+        task: task with its recipe.
+        folder: folder of the run, new unless ``resume``.
+        resume: whether to continue an interrupted run; finished parts are not trained again.
+        quiet: whether to show no progress bars.
 
     Returns:
-        Results by name: "model" and, if trained, "baseline"; of an experiment, by condition.
+        Results by name: "model" and, if trained, "baseline"; in an experiment, by condition.
 
     Raises:
-        DataError: the data are not what the recipe says.
-        RunError: the folder holds a run already, or none to resume; or the recipe asks for what cannot be done.
+        DataError: the data are not as the recipe describes.
+        RunError: the folder already holds a run, or none to resume; or the recipe cannot be carried out.
     """
     check_folder(task, folder, resume)
     parts = task.parts(folder)
@@ -98,15 +98,15 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
     """Measures a finished run and writes ``metrics.json`` into its folder.
 
     Args:
-        task: with the run's recipe.
-        run: the folder.
+        task: task with the run's recipe.
+        run: folder of the run.
         baseline: folder of a deterministic run to compare with; None for the one within the run, if any.
 
     Returns:
         The records, of the class ``task.view.results_class``.
 
     Raises:
-        DataError: the data are not what they were.
+        DataError: the data have changed since training.
         RunError: the folder holds no finished run, or the baseline does not fit.
     """
     if baseline is not None and (baseline / RECIPE).exists():  # the baseline within a run has none
@@ -122,18 +122,18 @@ def evaluate(task: AnyTask, run: Path, baseline: Path | None = None) -> Any:
 
 
 def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> tuple[Path, Any]:
-    """The evaluation of one run, or of several runs of one recipe over their seeds.
+    """Evaluates one run, or several runs of one recipe over their seeds.
 
     Args:
-        runs: folders with their tasks.
-        baseline: of a single run, as for :func:`evaluate`.
-        again: whether to evaluate a run that has been evaluated already.
+        runs: folders of the runs with their tasks.
+        baseline: for a single run, as for :func:`evaluate`.
+        again: whether to evaluate runs that have already been evaluated.
 
     Returns:
-        The file that holds the records, in the folder of the first run, and the records.
+        Path of the file with the records, in the folder of the first run, and the records.
 
     Raises:
-        RunError: several runs that are not of one recipe, or not of a seed each.
+        RunError: the runs have different recipes, or two of them the same seed.
     """
     if len(runs) > 1:
         _check_seeds(runs)
@@ -174,21 +174,21 @@ def read_as(task: AnyTask, file: Path) -> Any:
 
 
 def write_page(task: AnyTask, results: Any, file: Path) -> Path:
-    """Writes the report; readers see the old page or the new one, never a part. ``OSError`` leaves what was there."""
+    """Writes the report atomically and returns the path; after an ``OSError`` an existing file is unchanged."""
     write_atomically(file, task.view.page(results).encode())
     return file
 
 
 def report(runs: Runs, baseline: Path | None = None, *, again: bool = False) -> tuple[Path, Path, Any]:
-    """Writes ``report.html`` of every run, evaluated first where that has not been done; of several, ``seeds.html``.
+    """Writes ``report.html`` of every run, which is evaluated first if necessary, and ``seeds.html`` for several runs.
 
     Args:
-        runs: folders with their tasks.
-        baseline: of a single run, as for :func:`evaluate`.
-        again: whether to evaluate anew.
+        runs: folders of the runs with their tasks.
+        baseline: for a single run, as for :func:`evaluate`.
+        again: whether to evaluate runs that have already been evaluated.
 
     Returns:
-        The page, the file of the records behind it, and the records.
+        Path of the page, path of the file with its records, and the records.
 
     Raises:
         RunError: as for :func:`evaluate_runs`.

@@ -43,11 +43,11 @@ class CodecData(Data):
 
 
 class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
-    """A task whose network has random weights at first, learns from "train" and is measured on "test".
+    """Base class of tasks whose network starts from random weights, trains on "train" and is measured on "test".
 
-    ``network_title`` names the network in messages, ``accuracy_title`` says what :meth:`accuracy` measures. A network
-    that writes texts has a ``collate_class``, and ``texts_file`` keeps those for the test rows, a JSON object a line. A
-    task that writes none overrides what outputs, batches and accuracy are.
+    ``network_title`` names the network in messages, ``accuracy_title`` the measure of :meth:`accuracy`. For a network
+    that writes texts, the batches are of ``collate_class``, and those for the test rows are saved in ``texts_file``,
+    one JSON object per line. A task that writes none overrides outputs, batches and accuracy.
     """
 
     network_title: ClassVar[str]

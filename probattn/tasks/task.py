@@ -1,4 +1,4 @@
-"""A task: what one kind of recipe trains, how it is measured, and how the results read."""
+"""Base class of tasks: what one kind of recipe trains, how it is measured, and how its results are formatted."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """One network of a run, or one condition of an experiment, which is trained by itself.
+    """One network of a run, or one condition of an experiment, that is trained separately.
 
     Attributes:
-        name: "model", "baseline", or a condition's name.
-        fit: trains it; called with ``resume`` and ``quiet``.
-        save: keeps the results in the folder of the run.
+        name: "model", "baseline", or the name of a condition.
+        fit: function of ``resume`` and ``quiet`` that trains it.
+        save: function that saves the results in the folder of the run.
     """
 
     name: str
@@ -46,20 +46,20 @@ class Part:
 
 
 class Task(ABC, Generic[AnyRecipe, AnyResults]):
-    """One kind of run. A new kind is a subclass in a folder of its own and a line in ``probattn.tasks.TASKS``.
+    """Base class of tasks, one per kind of recipe. A new task is a subclass and an entry of ``probattn.tasks.TASKS``.
 
-    What is common to all kinds is in :mod:`probattn.tasks.run`: training into a folder, resuming, evaluating and
-    reporting. :class:`probattn.tasks.ProgramTask` adds what tasks of one network and its baseline share.
+    :func:`probattn.tasks.train`, :func:`~probattn.tasks.evaluate` and :func:`~probattn.tasks.report` work for any task;
+    :class:`probattn.tasks.ProgramTask` adds what tasks of one network and its baseline have in common.
 
     Args:
-        recipe: what was asked for.
+        recipe: recipe of the run.
 
     Attributes:
-        section: the key of a recipe that makes it one of this task; None for classification, which needs none.
-        recipe_class: the recipe's class.
-        view: how results read.
-        limits: the options that restrict an evaluation.
-        restricted: those by which it was restricted, see :func:`limited`; empty for a whole one.
+        section: key whose presence makes a recipe one of this task; None for classification, which needs none.
+        recipe_class: class of the recipe.
+        view: formatting of results.
+        limits: which options can restrict an evaluation.
+        restricted: options that restricted this evaluation, see :func:`limited`; empty for a complete one.
     """
 
     section: ClassVar[str | None] = None
@@ -75,9 +75,10 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     @abstractmethod
     def parts(self, folder: Path) -> Iterable[Part]:
-        """The parts to train, in order; each is requested when those before it are trained.
+        """The parts to train, in order; each is requested after the previous ones are trained.
 
-        Whatever can be refused, by ``DataError`` or ``RunError``, is refused here, before the first file is written.
+        Problems that can be detected before training raise ``DataError`` or ``RunError`` here, before a file is
+        written.
         """
 
     @abstractmethod
@@ -85,11 +86,11 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
         """Measures a finished run.
 
         Args:
-            run: its folder.
-            baseline: folder of a deterministic run to compare with; None for the one within the run.
+            run: folder of the run.
+            baseline: folder of a deterministic run to compare with; None for the baseline within the run.
 
         Raises:
-            DataError: the data are not what they were.
+            DataError: the data have changed since training.
             RunError: the folder holds no finished run, or the baseline does not fit.
         """
 
@@ -111,17 +112,17 @@ class Task(ABC, Generic[AnyRecipe, AnyResults]):
 
     @property
     def no_probe(self) -> str | None:
-        """Why the run's networks have no lexical probe; None where they have one."""
+        """Reason why the run's networks have no lexical probe; None if they have one."""
         return "expected a run of texts or of translation, got another run"
 
     @property
     def answering(self) -> Answering | str:
-        """How inputs of users are answered, or why they are not."""
+        """Prediction of inputs of users, or the reason why the task has none."""
         return f"expected a run that answers texts, got one of {self.section or 'another kind'}"
 
     @property
     def deciding(self) -> Deciding | str:
-        """How it is decided which answers can stand, or why it is not."""
+        """Decisions about which predictions to accept (:mod:`probattn.triage`), or the reason why the task has none."""
         return (
             "expected a run of classes, choices, images, labels, numbers, spans or tokens, got one of "
             f"{self.section or 'another kind'}"

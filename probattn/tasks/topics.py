@@ -1,8 +1,8 @@
-"""Topics of a report: what the methods of a network ask to be measured besides predictions.
+"""Topics of a report: measurements besides predictions that the attention methods of a network request.
 
-A topic has a function here that measures it, and a file in :mod:`probattn.report` with its records and its section.
-Every task provides a :class:`TopicData` and stores what :func:`measure_topics` returns. A further topic measures tables
-and is registered with :func:`register_topic`.
+A function of this module measures each topic; :mod:`probattn.report` has its records and its section. Every task
+provides a :class:`TopicData` and stores what :func:`measure_topics` returns. A further topic, whose results are tables,
+is added by :func:`register_topic`.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from probattn.tasks.progress import counting
 
 @dataclass(frozen=True)
 class TopicData:
-    """Test examples of a run, and what topics do with them.
+    """Test examples of a run, with functions that the topics need.
 
     Attributes:
-        take: returns a number of examples, fewer where there are not as many.
+        take: returns the requested number of examples, or fewer if there are not enough.
         batches: returns the inputs of a network for examples, in batches.
-        start: returns the program of the network before training; None where it is gone.
+        start: returns the program of the network before training; None if it is not available.
         report: the recipe's section on the report.
-        prediction: ``num_samples``, ``seed``, ``chunk_size`` and ``batch_size`` of predictions, such as the recipe's
-            section on them.
-        accuracy: returns a function without arguments that measures a network on examples, a share in [0, 1]; None
-            where the task has no such measure.
-        measure: that measure, in words.
-        rows: returns attention of the heads of some calls in single texts.
+        prediction: object with ``num_samples``, ``seed``, ``chunk_size`` and ``batch_size`` of predictions, such as the
+            recipe's section ``prediction``.
+        accuracy: returns a function without arguments that measures a network on examples, in [0, 1]; None if the task
+            has no such measure.
+        measure: name of that measure.
+        rows: returns the attention of the heads of some attention calls in single texts.
     """
 
     take: Callable[[int], Any]
@@ -66,13 +66,13 @@ class TopicData:
 
 
 HEALTH_BATCHES = 4
-"""Batches over which the spread of the weights is averaged."""
+"""Number of batches over which :func:`health` averages the posterior standard deviation of weights."""
 HEALTH_CHUNK = 2
-"""Draws per pass while all sites' weights are looked at: a pass holds them all."""
+"""Draws per forward pass of :func:`health`, which holds the weights of all sites in memory."""
 
 
 def measure_posterior(networks: Sequence[Network[Any]], data: TopicData) -> tuple[SiteHealth, ...]:
-    """The spread of the weights of the run's network over a few batches, and the last records of its training."""
+    """State of the posterior of the run's network, by :func:`health`."""
     network, prediction = networks[-1], data.prediction
     examples = data.take(HEALTH_BATCHES * prediction.batch_size)
     batches = (network.program.inputs(network.moved(batch)) for batch in data.batches(network, examples))
@@ -87,9 +87,10 @@ def health(
     reduction: KLReduction | None = None,
     chunk_size: int | None = None,
 ) -> tuple[SiteHealth, ...]:
-    """The posterior at each site, spreads averaged over :data:`HEALTH_BATCHES`; ``reduction`` without ``convert``.
+    """State of the posterior at each site: variation of the weights over some batches, and the last training records.
 
-    Empty without latent attention, and where training recorded none.
+    ``reduction`` is the reduction of the KL, for networks that :func:`probattn.convert` did not convert. Empty without
+    latent attention, and if training recorded nothing about it.
     """
     record = conversion(network.net)
     if record is not None and record.method is not None:
@@ -111,7 +112,7 @@ def health(
 
 
 def measure_alignment(networks: Sequence[Network[Any]], data: TopicData) -> Alignment | None:
-    """Distances of queries and keys at converted calls, by the kernel of the first network; None without examples."""
+    """Distances of queries and keys at converted calls, by the first network's bandwidths; None without examples."""
     report = data.report
     if not report.alignment_examples:
         return None
@@ -145,7 +146,7 @@ def measure_alignment(networks: Sequence[Network[Any]], data: TopicData) -> Alig
 
 
 def measure_heads(networks: Sequence[Network[Any]], data: TopicData) -> Heads | None:
-    """The heads of networks, and before training; None where nothing is compared or no call has two heads."""
+    """Diversity and importance of heads, also before training; None if no head is compared or no call has two heads."""
     last = networks[-1]
     calls = AttentionCalls(call for call in inspect(last.net) if call.num_heads > 1)
     if not data.report.head_examples or not calls:
@@ -201,14 +202,14 @@ def _without_heads(
 
 
 Measure = Callable[[Sequence[Network[Any]], TopicData], Any]
-"""Measures networks, the deterministic baseline first if there is one, on test examples."""
+"""Function that measures networks, the deterministic baseline first if there is one, on test examples."""
 
 TOPICS: dict[str, tuple[str, Measure]] = {
     "posterior": ("health", measure_posterior),
     "alignment": ("alignment", measure_alignment),
     "heads": ("heads", measure_heads),
 }
-"""Field of the records and measuring function, by what a method names in ``measured``."""
+"""Field of the results and measuring function of each topic, by the name that methods list in ``measured``."""
 
 
 def register_topic(
@@ -217,12 +218,12 @@ def register_topic(
     """Adds a topic whose results are tables of the report.
 
     Args:
-        name: what a method names in its ``measured``.
-        measure: returns the tables of networks, the deterministic baseline first if there is one, and of test
-            examples.
+        name: name of the topic, which methods list in ``measured``.
+        measure: function of networks, the deterministic baseline first if there is one, and of test examples, that
+            returns the tables.
 
     Raises:
-        ValueError: there is a topic of that name.
+        ValueError: a topic of this name exists already.
     """
     if name in TOPICS:
         raise ValueError(f"register_topic: expected a new name, got {name!r} ({', '.join(TOPICS)} are there)")
@@ -230,10 +231,10 @@ def register_topic(
 
 
 def measure_topics(networks: Sequence[Network[Any]], data: TopicData) -> dict[str, Any]:
-    """Records of the topics that the methods of the run's network ask for, by field of the results.
+    """Measures the topics that the methods of the run's network list in ``measured``; returns fields of the results.
 
     Args:
-        networks: the deterministic baseline, if there is one, and the run's own last.
+        networks: the deterministic baseline, if there is one, and last the run's network.
         data: test examples.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How results of a task read: in one line, in a terminal, as a page, for programs, and over seeds."""
+"""Formatting of results: as one line, for a terminal, as a page, as JSON, and over seeds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ AnyResults = TypeVar("AnyResults")
 
 
 class View(ABC, Generic[AnyResults]):
-    """How the records of a task read.
+    """Formatting of the results of a task.
 
     Attributes:
-        results_class: the class of the records in ``metrics.json``.
-        no_seeds: why several runs are not compared over their seeds; None where they are.
+        results_class: class of the records in ``metrics.json``.
+        no_seeds: reason why several runs are not compared over their seeds; None if they are.
     """
 
     results_class: type[AnyResults]
@@ -31,21 +31,21 @@ class View(ABC, Generic[AnyResults]):
 
     @abstractmethod
     def table(self, results: AnyResults) -> Sheet:
-        """The results for a terminal."""
+        """The results as a table for a terminal."""
 
     @abstractmethod
     def page(self, results: AnyResults) -> str:
-        """The report: one HTML page that needs nothing but itself."""
+        """The report: one self-contained HTML page."""
 
     def summary(self, results: AnyResults) -> dict[str, Any]:
-        """The headline, and the comparisons behind it, for programs."""
+        """The headline and the comparisons behind it, as JSON-compatible values."""
         return {"headline": self.headline(results)}
 
     def combine(self, results: Mapping[str, AnyResults]) -> AnyResults:
-        """The comparison of several runs over their seeds, by the path of their folders.
+        """The comparison of several runs over their seeds; ``results`` are by path of the run's folder.
 
         Raises:
-            ValueError: the evaluations do not fit each other, or there is no such comparison.
+            ValueError: the results do not fit each other, or the task has no such comparison.
         """
         raise ValueError(f"expected one run, {self.no_seeds}")
 
@@ -60,13 +60,13 @@ def _quantities(_: Any) -> Mapping[str, tuple[str, str]]:
 
 @dataclass(frozen=True)
 class ResultsView(View[Results]):
-    """How :class:`probattn.report.Results` read, or a class of records that inherits from it.
+    """Formatting of :class:`probattn.report.Results` or of a subclass.
 
     Attributes:
-        results_class: that class.
-        sections: further sections of the page, which stand after the comparison.
-        package: where their templates are.
-        quantities: headings and units of training curves, by the names of the records.
+        results_class: class of the records.
+        sections: function of the results that returns further sections of the page, inserted after the comparison.
+        package: Python package that contains the templates of these sections.
+        quantities: function of the results that returns heading and unit of each training curve by its quantity.
     """
 
     results_class: type[Results] = Results
@@ -75,23 +75,23 @@ class ResultsView(View[Results]):
     quantities: Callable[[Any], Mapping[str, tuple[str, str]]] = _quantities
 
     def headline(self, results: Results) -> str:
-        """Significant gains and losses of the run's own network."""
+        """Significant gains and losses of the run's network."""
         return headline(results)
 
     def table(self, results: Results) -> Sheet:
-        """Deterministic against the run's own network, measure by measure."""
+        """Table of all measures of the deterministic and of the run's network."""
         return results_table(results)
 
     def page(self, results: Results) -> str:
-        """The sections of :mod:`probattn.report` and further ones."""
+        """The page of :func:`probattn.report.render_report`, with the further sections."""
         return render_report(
             results, self.sections(results), package=self.package, quantities=self.quantities(results)
         )
 
     def summary(self, results: Results) -> dict[str, Any]:
-        """The headline, the seeds, and every comparison of the run's own network with its verdict."""
+        """The headline, the seeds, and every comparison of the run's network with its verdict."""
         return {**super().summary(results), "seeds": results.seeds, "comparisons": comparisons(results)}
 
     def combine(self, results: Mapping[str, Results]) -> Results:
-        """Means over seeds, with differences paired by seed."""
+        """Means over seeds, with differences paired by seed (:func:`probattn.report.combine`)."""
         return combine(results)

@@ -1,8 +1,8 @@
 """Measures of uncertainty, of attention heads and of translations as pure functions.
 
-A quantity that each example has (an entropy, a p-value, a loss) is returned per example, ``[N]``; one that only a
-set of examples has (a calibration error, an area) is returned for the set. Predictions are ``[N, C]``, or draws
-``[P, N, C]``, declared as probabilities or logits. Logarithms are natural.
+Measures of single examples (an entropy, a p-value, a loss) are returned per example, ``[N]``; measures of a set of
+examples (a calibration error, an area) as one number. Predictions are ``[N, C]`` for N examples and C classes, or P
+posterior draws ``[P, N, C]``; ``inputs`` declares them as probabilities or logits. Logarithms are natural.
 """
 
 from probattn.metrics.functional.calibration import (

@@ -19,8 +19,8 @@ class BinSums(NamedTuple):
     """Sums over the examples of each of M bins; they add up over batches and processes.
 
     Attributes:
-        counts: examples, int64 ``[M]``.
-        correct: examples whose predicted class is the label, int64 ``[M]``.
+        counts: number of examples, int64 ``[M]``.
+        correct: number of examples whose predicted class is the label, int64 ``[M]``.
         confidence: sum of the probabilities of the predicted classes, float64 ``[M]``.
     """
 
@@ -34,7 +34,7 @@ class ReliabilityBins(NamedTuple):
 
     Attributes:
         edges: float32 ``[M + 1]``, from 0 to 1; bin m is [edges[m], edges[m+1]), the last one closed.
-        counts: examples, int64 ``[M]``.
+        counts: number of examples, int64 ``[M]``.
         accuracy: share of correct examples ``[M]``; NaN in an empty bin.
         confidence: mean probability of the predicted class ``[M]``; NaN in an empty bin.
     """
@@ -54,20 +54,20 @@ def reliability_diagram(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> ReliabilityBins:
-    """Bins predictions by the probability of their predicted class.
+    """Accuracy and confidence in bins of confidence, the probability of the predicted class.
 
-    For two classes too it is the predicted class that is binned (confidences from 0.5 on), not P(y = 1).
+    For two classes too, the confidence is the probability of the predicted class (at least 0.5), not P(y = 1).
 
     Args:
         preds: ``[P, N, C]`` for P draws, which are averaged, or ``[N, C]``.
         target: integer labels ``[N]``.
         inputs: ``"probabilities"`` or ``"logits"``.
         n_bins: M, number of bins of equal width on [0, 1].
-        ignore_index: label of examples that do not count.
-        validate_args: whether to check the values, which waits for the device.
+        ignore_index: label of examples that are ignored.
+        validate_args: whether to check the values, which synchronises with the device.
 
     Returns:
-        The bars; without any example all counts are 0 and the rest is NaN.
+        The diagram; an empty bin has count 0, and NaN as accuracy and confidence.
 
     Raises:
         TypeError: ``preds`` is not floating-point or ``target`` not of an integer type.
@@ -94,12 +94,12 @@ def bin_sums(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> BinSums:
-    """Sums over the examples of each bin; arguments and errors are those of :func:`reliability_diagram`.
+    """Sums over the examples of each of M bins; arguments and errors are those of :func:`reliability_diagram`.
 
     Bin edges are float32 multiples of 1/M. A confidence on an edge belongs to the bin above; 1 to the last bin.
 
     Returns:
-        The sums, zero without any example.
+        The sums, 0 in an empty bin.
 
     Example:
         >>> bin_sums(torch.tensor([[0.25, 0.75]]), torch.tensor([1]), n_bins=2)
@@ -118,13 +118,13 @@ def bin_sums(
 
 
 def bin_index(confidence: Tensor, n_bins: int) -> Tensor:
-    """Bins of confidences, an int64 tensor of the same shape; the edges are those of :func:`bin_sums`."""
+    """Number of the bin of each confidence, from 0, int64 of the same shape; edges are those of :func:`bin_sums`."""
     inner = bin_edges(n_bins, confidence.device)[1:-1]
     return torch.bucketize(confidence.float(), inner, right=True)
 
 
 def reliability_from_sums(sums: BinSums) -> ReliabilityBins:
-    """The bars of a diagram, float32, NaN in empty bins, from the sums over its bins, of one or more batches, added.
+    """:func:`reliability_diagram` from the sums over its bins; add those of several batches.
 
     Example:
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
@@ -151,7 +151,7 @@ def check_n_bins(n_bins: int) -> None:
 
 
 CalibrationNorm = Literal["l1", "l2", "max"]
-"""``"l1"``: expected calibration error; ``"l2"``: its root mean square; ``"max"``: the worst bin."""
+"""Summary of the bins' gaps between accuracy and confidence: mean (``"l1"``), root mean square (``"l2"``), maximum."""
 
 
 def calibration_error(
@@ -164,18 +164,18 @@ def calibration_error(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    r"""Expected calibration error (ECE) on the predicted class, also for two classes.
+    r"""Expected calibration error (ECE) of the predicted class, also for two classes.
 
     .. math:: \mathrm{ECE} = \sum_m \frac{|B_m|}{n} \big|\mathrm{acc}(B_m) - \mathrm{conf}(B_m)\big|
 
-    over ``n_bins`` bins of equal width (Guo et al. 2017, Eq. 3; Zhang et al. 2021, section 5.1.2). It equals
-    torchmetrics' ``multiclass_calibration_error``, save that a confidence of exactly 1 belongs to the last bin
-    instead of to one more, that draws are averaged, and that logits are declared instead of recognised by values
-    outside [0, 1]. torchmetrics' *binary* form bins P(y = 1) and is another measure: 0.168 against 0.011 for a
-    predictor that leans towards one class.
+    with n examples, of which :math:`B_m` are in bin m of ``n_bins`` bins of equal width, acc their accuracy and conf
+    their mean confidence (Guo et al. 2017, Eq. 3; Zhang et al. 2021a, section 5.1.2). It equals torchmetrics'
+    ``multiclass_calibration_error`` except in three points: a confidence of exactly 1 belongs to the last bin instead
+    of an additional one, draws are averaged, and logits are declared instead of recognised by values outside [0, 1].
+    torchmetrics' *binary* form bins P(y = 1), a different measure.
 
-    ``norm`` is ``"l1"`` (ECE), ``"l2"`` (root of the mean square) or ``"max"`` (largest gap of a bin, MCE). The other
-    arguments and the errors are those of :func:`reliability_diagram`.
+    ``norm`` is ``"l1"`` (ECE), ``"l2"`` (root of the weighted mean of squared gaps) or ``"max"`` (largest gap, MCE).
+    The other arguments and the errors are those of :func:`reliability_diagram`.
 
     Returns:
         0-d float32 in [0, 1]; NaN without any example.
@@ -193,14 +193,7 @@ def calibration_error(
 
 
 def calibration_error_from_sums(sums: BinSums, norm: CalibrationNorm) -> Tensor:
-    """:func:`calibration_error` from the sums over bins.
-
-    Args:
-        sums: of one or more batches, added.
-        norm: ``"l1"``, ``"l2"`` or ``"max"``.
-
-    Returns:
-        0-d float32; NaN without any example.
+    """:func:`calibration_error` from the sums over its bins; add those of several batches.
 
     Example:
         >>> counts, correct = torch.tensor([0, 4]), torch.tensor([0, 3])
@@ -227,12 +220,12 @@ def overconfidence_error(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    r"""Overconfidence error (OE): only confidence above accuracy counts, and more so the higher it is.
+    r"""Overconfidence error (OE): excess of confidence over accuracy, weighted by the confidence.
 
     .. math:: \mathrm{OE} = \sum_m \frac{|B_m|}{n} \mathrm{conf}(B_m)
         \max\big(\mathrm{conf}(B_m) - \mathrm{acc}(B_m), 0\big)
 
-    in the bins of the calibration error (Thulasidasan et al. 2019, section 2.2); never above the ECE.
+    in the bins of :func:`calibration_error` (Thulasidasan et al. 2019, section 2.2); never above the ECE.
     Arguments and errors are those of :func:`reliability_diagram`.
 
     Returns:
@@ -250,7 +243,7 @@ def overconfidence_error(
 
 
 def overconfidence_error_from_sums(sums: BinSums) -> Tensor:
-    """:func:`overconfidence_error` from the sums over bins, of one or more batches, added.
+    """:func:`overconfidence_error` from the sums over its bins; add those of several batches.
 
     Example:
         >>> import torch
@@ -271,19 +264,19 @@ def best_temperature(logits: Tensor, target: Tensor) -> Tensor:
 
     .. math:: T = \arg\min_{T > 0} -\sum_i \log \mathrm{softmax}(z_i / T)_{y_i}
 
-    The objective is convex in 1 / T; the root of its derivative is bracketed and halved in log T to rounding. Logits of
-    a mean over draws are the logarithms of its probabilities.
+    The objective is convex in 1 / T; bisection in log T finds the root of its derivative to rounding error. For
+    predictions averaged over draws, pass the logarithms of the mean probabilities.
 
     Args:
-        logits: held-out ones, finite, ``[N, C]``.
-        target: labels, int64 ``[N]``.
+        logits: z, finite logits of held-out examples ``[N, C]``.
+        target: y, their labels, int64 ``[N]``.
 
     Returns:
-        0-d float64 (float32 on devices without it); the end of the range [exp(-7), exp(7)] where the likelihood has no
-        maximum within, as where every prediction is right.
+        T, 0-d float64 (float32 on devices without it). If the likelihood has no maximum within [exp(-7), exp(7)], for
+        instance because every prediction is right, T is an end of this range.
 
     Raises:
-        ValueError: no logits, logits of another shape, or that are not finite.
+        ValueError: ``logits`` is empty, has another shape or is not finite.
 
     Example:
         >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 0.0]])

@@ -13,19 +13,20 @@ from probattn.options import ConformalScore
 
 
 def conformal_quantile(scores: Tensor, *, error: float) -> float:
-    r"""The score that a new one of the same distribution exceeds with at most a stated probability.
+    r"""Threshold that a new score of the same distribution exceeds with probability ``error`` at most.
 
     .. math:: q = s_{(\lceil (N + 1)(1 - \mathrm{error}) \rceil)}
 
-    of the scores in rising order (Vovk et al. 2005; of distances, as a test of novelty, Laxhammar & Falkman 2010). The
-    probability is over the scores and the new one together; where no two are equal, it is that of reaching q too.
+    with the scores :math:`s_{(1)} \le s_{(2)} \le \dots` in rising order (Vovk et al. 2005; for distances, as a test of
+    novelty, Laxhammar & Falkman 2010). The probability is over the scores and the new one together. Without ties it is
+    also a bound on the probability that the new score is at least q.
 
     Args:
-        scores: of held-out inputs, ``[N]``.
+        scores: scores of held-out inputs, ``[N]``.
         error: the probability, in (0, 1).
 
     Returns:
-        q; ``inf`` where there are too few scores for the guarantee, fewer than ``1 / error - 1``.
+        q; ``inf`` if there are fewer scores than the guarantee needs, ``1 / error - 1``.
 
     Raises:
         TypeError: the scores are not floating-point.
@@ -42,15 +43,14 @@ def conformal_quantile(scores: Tensor, *, error: float) -> float:
 
 
 def conformal_scores(probabilities: Tensor, *, score: ConformalScore = "lac") -> Tensor:
-    r"""How little each class fits an input.
+    r"""Nonconformity score of each class: the higher, the less the class fits the input.
 
     .. math:: s_c = 1 - p_c \quad (\text{lac}), \qquad
         s_c = \sum_{c' : p_{c'} > p_c} p_{c'} + p_c \quad (\text{aps, without its random part})
 
     Args:
-        probabilities: ``[N, C]``.
-        score: ``"lac"`` gives the smallest sets on average, ``"aps"`` sets whose size follows the difficulty of the
-            input.
+        probabilities: p, class probabilities ``[N, C]``.
+        score: ``"lac"`` gives small sets on average, ``"aps"`` sets that are larger for inputs that are difficult.
 
     Returns:
         float64 ``[N, C]``, in [0, 1].
@@ -75,20 +75,20 @@ def conformal_scores(probabilities: Tensor, *, score: ConformalScore = "lac") ->
 def conformal_threshold(
     probabilities: Tensor, target: Tensor, *, error: float, score: ConformalScore = "lac"
 ) -> float:
-    r"""The score up to which classes are in a set, so that it contains the true class with a stated probability.
+    r"""Threshold of scores for prediction sets that contain the true class with probability ``1 - error`` or more.
 
-    The :func:`conformal_quantile` q of the scores of the true classes. For a new input of the same distribution the set
-    :math:`\{c : s_c \le q\}` holds the true class with a probability of at least ``1 - error``, over these data and the
-    input together.
+    The threshold is the :func:`conformal_quantile` q of the scores of the true classes. For a new input of the same
+    distribution the set :math:`\{c : s_c \le q\}` contains the true class with this probability, which is over the
+    held-out data and the input together.
 
     Args:
-        probabilities: of held-out inputs, ``[N, C]``.
-        target: their classes, integers ``[N]``.
-        error: the probability with which a set may miss, in (0, 1).
-        score: see :func:`conformal_scores`.
+        probabilities: class probabilities of held-out inputs, ``[N, C]``.
+        target: their true classes, integers ``[N]``.
+        error: maximum probability that a set does not contain the true class, in (0, 1).
+        score: ``"lac"`` or ``"aps"``, see :func:`conformal_scores`.
 
     Returns:
-        q; ``inf``, with which sets hold all classes, where there are too few inputs for the guarantee.
+        q; ``inf``, with which sets contain all classes, if there are too few inputs for the guarantee.
 
     Raises:
         TypeError: ``target`` is not of an integer type.
@@ -111,12 +111,13 @@ def conformal_threshold(
 
 
 def prediction_sets(probabilities: Tensor, threshold: float, *, score: ConformalScore = "lac") -> Tensor:
-    """Which classes are in the set of each input, by q of :func:`conformal_threshold` and its score.
+    """Prediction set of each input: the classes whose score is at most the threshold, and the most probable class.
 
-    Probabilities and errors are those of :func:`conformal_scores`.
+    ``threshold`` is that of :func:`conformal_threshold` with the same ``score``. Probabilities and errors are those of
+    :func:`conformal_scores`. Adding the most probable class never lowers the coverage.
 
     Returns:
-        bool ``[N, C]``; the most probable class is in every set, which can only make it hold the true one more often.
+        bool ``[N, C]``, True for the classes in the set.
 
     Example:
         >>> prediction_sets(torch.tensor([[0.5, 0.375, 0.125], [0.9, 0.05, 0.05]]), 0.65)
@@ -131,14 +132,14 @@ def interval_coverage(interval: Tensor, target: Tensor) -> Tensor:
     """Share of the numbers that lie in their interval, ends included.
 
     Args:
-        interval: lower and upper ends, ``[2, N, ...]``, such as ``Posterior.interval(0.95)``.
-        target: the numbers, ``[N, ...]``.
+        interval: lower and upper ends l and u, ``[2, N, ...]``, such as ``Posterior.interval(0.95)``.
+        target: the numbers y, ``[N, ...]``.
 
     Returns:
         0-d, in [0, 1]; NaN for N = 0.
 
     Raises:
-        ValueError: shapes that do not fit.
+        ValueError: the shapes do not fit.
 
     Example:
         >>> import torch
@@ -150,18 +151,18 @@ def interval_coverage(interval: Tensor, target: Tensor) -> Tensor:
 
 
 def interval_score(interval: Tensor, target: Tensor, level: float) -> Tensor:
-    r"""Score of each interval (Gneiting and Raftery 2007, Eq. 43): its width, and a fine for a number outside.
+    r"""Score of each interval (Gneiting and Raftery 2007, Eq. 43): its width, and a penalty for a number outside.
 
     .. math:: (u - l) + \frac{2}{1 - \text{level}} \big[(l - y)_+ + (y - u)_+\big]
 
-    It is proper: in expectation the true quantiles have the smallest score. ``level`` is the coverage that the
-    intervals are meant to have, in (0, 1); the other arguments are those of :func:`interval_coverage`.
+    The score is proper: the true quantiles have the smallest expected score. ``level``, in (0, 1), is the nominal
+    coverage of the intervals; the other arguments are those of :func:`interval_coverage`.
 
     Returns:
-        ``[N, ...]``, in units of y, >= 0; smaller is better.
+        Score ``[N, ...]``, in units of y, >= 0; smaller is better.
 
     Raises:
-        ValueError: shapes that do not fit, or a level out of its range.
+        ValueError: the shapes do not fit, or the level is out of its range.
 
     Example:
         >>> import torch
@@ -175,23 +176,23 @@ def interval_score(interval: Tensor, target: Tensor, level: float) -> Tensor:
 
 
 def interval_stretch(interval: Tensor, target: Tensor, level: float) -> Tensor:
-    r"""The factor by which intervals must be stretched about their middle to cover, learned from held-out data.
+    r"""Factor by which intervals must be stretched about their middle to reach a coverage, from held-out data.
 
     With m the middle and h half the width, the factor is the :math:`\lceil (n + 1)\,\text{level} \rceil`-th smallest
-    of :math:`|y_i - m_i| / h_i`: split conformal prediction with a local scale (Lei et al. 2018, section 5.2).
-    Intervals of new data from the same population, stretched by it, cover with probability ``level`` at least, and at
-    most 1 / (n + 1) more where there are no ties.
+    of :math:`|y_i - m_i| / h_i` over n held-out numbers: split conformal prediction with a local scale (Lei et al.
+    2018, section 5.2). An interval of a new input from the same population, stretched by the factor, contains its
+    number with probability at least ``level``, and at most ``level`` + 1 / (n + 1) if there are no ties.
 
     Args:
-        interval: lower and upper ends on held-out data, ``[2, N]`` or ``[2, N, 1]``, of positive width.
-        target: the numbers, ``[N]`` or ``[N, 1]``.
-        level: wanted coverage, in (0, 1).
+        interval: lower and upper ends on held-out data, ``[2, n]`` or ``[2, n, 1]``, of positive width.
+        target: the numbers y, ``[n]`` or ``[n, 1]``.
+        level: target coverage, in (0, 1).
 
     Returns:
-        0-d, >= 0; infinite where N is too small for the level.
+        Factor, 0-d, >= 0; infinite if n is too small for the level.
 
     Raises:
-        ValueError: shapes that do not fit, no data, an interval without width, or a level out of its range.
+        ValueError: shapes do not fit, there are no data, an interval has no width, or the level is out of range.
 
     Example:
         >>> import torch

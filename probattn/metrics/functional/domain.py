@@ -26,7 +26,7 @@ def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
 
     Raises:
         TypeError: the scores are not floating-point.
-        ValueError: they are not one-dimensional, or one is NaN.
+        ValueError: the scores are not one-dimensional, or one is NaN.
 
     Example:
         >>> ood_auroc(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.3, 0.6]))
@@ -44,7 +44,7 @@ def ood_auroc(in_domain: Tensor, out_of_domain: Tensor) -> Tensor:
 
 
 PositiveDomain = Literal["out_of_domain", "in_domain"]
-"""The positive class of a detector."""
+"""Which inputs are the positives of the detector in :func:`ood_fpr`."""
 
 
 def ood_fpr(
@@ -52,10 +52,10 @@ def ood_fpr(
 ) -> Tensor:
     """False positive rate at the score threshold that detects at least ``tpr`` of the positives (FPR95).
 
-    With ``positive="out_of_domain"`` it is the share of in-domain inputs flagged when 95% of the out-of-domain
-    inputs are (Hendrycks et al. 2019); with ``"in_domain"`` the share of out-of-domain inputs accepted
-    when 95% of the in-domain inputs are (Liang et al. 2018); published figures use either. Inputs at the threshold
-    count as detected. ``tpr`` is in (0, 1]; the scores and the errors are those of :func:`ood_auroc`.
+    With ``positive="out_of_domain"`` it is the share of in-domain inputs that are flagged if 95% of the out-of-domain
+    inputs are flagged (Hendrycks et al. 2019); with ``"in_domain"`` the share of out-of-domain inputs that are accepted
+    if 95% of the in-domain inputs are accepted (Liang et al. 2018). Published figures use either. Inputs at the
+    threshold count as detected. ``tpr`` is in (0, 1]; scores and errors are those of :func:`ood_auroc`.
 
     Returns:
         0-d float32 in [0, 1]; NaN if either set is empty.
@@ -87,12 +87,12 @@ def check_fpr_options(tpr: float, positive: str) -> None:
 
 
 class EntropyCDFCurves(NamedTuple):
-    """Empirical distribution functions of the entropy; the lower the curve, the rarer confident predictions.
+    """Empirical distribution functions of the entropy; a lower curve means fewer confident predictions.
 
     Attributes:
         entropy: float32 grid ``[G]``, in nats.
-        in_domain: share ``[G]`` of in-domain inputs with at most that entropy; NaN without any.
-        out_of_domain: share ``[G]`` of out-of-domain inputs; NaN without any.
+        in_domain: share ``[G]`` of in-domain inputs with at most this entropy; NaN without in-domain inputs.
+        out_of_domain: share ``[G]`` of out-of-domain inputs with at most this entropy; NaN without such inputs.
     """
 
     entropy: Tensor
@@ -106,15 +106,15 @@ def entropy_cdf(entropies: Tensor, grid: Tensor) -> Tensor:
     .. math:: F(g) = \frac{1}{N} \sum_n 1[H_n \le g]
 
     Args:
-        entropies: ``[N]``, in nats.
-        grid: ``[G]``, ascending; see :func:`entropy_grid`.
+        entropies: H, entropies ``[N]``, in nats.
+        grid: g, points ``[G]``, ascending; see :func:`entropy_grid`.
 
     Returns:
-        float32 ``[G]``, ascending from 0 to 1; NaN for N = 0.
+        F, float32 ``[G]``, non-decreasing in [0, 1]; NaN for N = 0.
 
     Raises:
         TypeError: the entropies are not floating-point.
-        ValueError: they are not one-dimensional, or one is NaN.
+        ValueError: the entropies are not one-dimensional, or one is NaN.
 
     Example:
         >>> entropy_cdf(torch.tensor([0.0, 0.5, 0.6931]), torch.tensor([0.0, 0.25, 0.5, 0.7]))
@@ -125,7 +125,7 @@ def entropy_cdf(entropies: Tensor, grid: Tensor) -> Tensor:
 
 
 def entropy_counts(entropies: Tensor, grid: Tensor) -> Tensor:
-    """Number of entropies of at most each point of the grid; the counts add up over batches and processes.
+    """Number of entropies up to each point of the grid; the counts add up over batches and processes.
 
     Arguments and errors are those of :func:`entropy_cdf`.
 

@@ -1,4 +1,4 @@
-"""Of each prediction its uncertainty and, against its label, its score; Matthews correlation of a set."""
+"""Uncertainty of each prediction and its score against the label; Matthews correlation of a set."""
 
 import math
 from typing import Literal
@@ -23,10 +23,10 @@ from probattn.metrics.functional.inputs import (
 def entropy(probabilities: Tensor) -> Tensor:
     r"""Entropy of categorical distributions ``[..., C]``, which sum to 1 over C, in nats.
 
-    :math:`H(p) = -\sum_c p_c \log p_c` with :math:`0 \log 0 = 0`, kept within its bounds 0 and log C against rounding.
+    :math:`H(p) = -\sum_c p_c \log p_c` with :math:`0 \log 0 = 0`; rounding errors outside [0, log C] are clipped.
 
     Returns:
-        ``[...]``, in [0, log C].
+        Entropies ``[...]``, in [0, log C].
 
     Example:
         >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
@@ -43,12 +43,13 @@ def predictive_entropy(
 
     .. math:: H\Big[\frac{1}{P} \sum_p p(y \mid x, S_p)\Big]
 
-    It is the sum of the expected entropy and the mutual information (Depeweg et al. 2018, Eq. 1).
+    with :math:`S_p` the p-th draw from the posterior. It is the sum of the expected entropy and the mutual information
+    (Depeweg et al. 2018, Eq. 1).
 
     Args:
         preds: ``[P, N, C]`` for P draws, or ``[N, C]``; float16 and bfloat16 are computed in float32.
         inputs: ``"probabilities"`` or ``"logits"``.
-        validate_args: whether to check the values, which waits for the device.
+        validate_args: whether to check the values, which synchronises with the device.
 
     Returns:
         ``[N]``, in [0, log C]; empty for N = 0.
@@ -93,9 +94,9 @@ def mutual_information(
     .. math:: I[y; S \mid x] = H[\bar p] - \frac{1}{P} \sum_p H[p_p]
         = \frac{1}{P} \sum_p \mathrm{KL}(p_p \,\|\, \bar p)
 
-    (Houlsby et al. 2011.) Computed as the last, a mean of non-negative terms, since the difference of entropies
-    loses all digits when draws agree. One draw, or draws that are all equal, give 0. Arguments and errors are those of
-    :func:`predictive_entropy`; without a dimension of draws, ``[P, N, C]``, it raises ``ValueError``.
+    with :math:`p_p` the prediction of draw p and :math:`\bar p` their mean (Houlsby et al. 2011). Computed as the mean
+    KL divergence, because the difference of entropies loses all digits if the draws agree. It is 0 for one draw and for
+    equal draws. Arguments and errors are those of :func:`predictive_entropy`; ``[N, C]`` raises ``ValueError``.
 
     Returns:
         ``[N]``, in [0, log min(P, C)]; empty for N = 0.
@@ -122,8 +123,8 @@ def least_confidence(
 ) -> Tensor:
     r"""One minus the confidence: the predicted probability that the prediction is wrong.
 
-    :math:`1 - \max_c \bar p_c` for the mean over draws, summed over the other classes: where the confidence rounds
-    to 1, predictions can still be ranked. Arguments and errors are those of :func:`predictive_entropy`.
+    :math:`1 - \max_c \bar p_c` for the mean over draws, computed as the sum of the other classes' probabilities, which
+    still ranks predictions whose confidence rounds to 1. Arguments and errors are those of :func:`predictive_entropy`.
 
     Returns:
         ``[N]``, in [0, 1 - 1/C]; empty for N = 0.
@@ -139,7 +140,7 @@ def least_confidence(
 
 
 UncertaintyKind = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
-"""Names of the scores; each is the function of that name. Higher means less certain."""
+"""Names of uncertainty scores; each is the function of that name. Higher means less certain."""
 
 
 def uncertainty(
@@ -147,8 +148,8 @@ def uncertainty(
 ) -> Tensor:
     """Uncertainty of each prediction by the score named ``kind``; higher means less certain.
 
-    The kind is ``"least_confidence"``, ``"predictive_entropy"``, ``"expected_entropy"`` or ``"mutual_information"``,
-    the latter of draws ``[P, N, C]`` alone; the entropies are in nats. Arguments are those of
+    The kind is ``"least_confidence"``, ``"predictive_entropy"``, ``"expected_entropy"`` or ``"mutual_information"``;
+    the last needs draws ``[P, N, C]``. All but the first are in nats. The other arguments are those of
     :func:`predictive_entropy`.
 
     Returns:
@@ -176,8 +177,8 @@ def negative_log_likelihood(
 
     .. math:: -\log \frac{1}{P} \sum_p p(y \mid x, S_p)
 
-    It is at most the mean over draws of :math:`-\log p(y \mid x, S_p)` (Jensen). Logits are handled in log space; a
-    probability that is exactly 0 gives ``inf``, unclipped. ``target`` are integer labels ``[N]`` in 0 .. C-1; the other
+    At most the mean over draws of :math:`-\log p(y \mid x, S_p)` (Jensen). Logits are handled in log space; a
+    probability that is exactly 0 gives ``inf``. ``target`` holds integer labels ``[N]`` in 0 .. C-1; the other
     arguments are those of :func:`predictive_entropy`.
 
     Returns:
@@ -204,7 +205,7 @@ def brier_score(
 
     .. math:: \sum_c (\bar p_c - 1[c = y])^2
 
-    for the mean over draws (Brier 1950): in [0, 2], for two classes twice the form that looks at P(y = 1) alone.
+    for the mean over draws :math:`\bar p` (Brier 1950). For two classes it is twice the form that uses P(y = 1) only.
     Arguments and errors are those of :func:`negative_log_likelihood`.
 
     Returns:
@@ -226,20 +227,20 @@ def matthews_correlation(predicted: Tensor, target: Tensor) -> Tensor:
     .. math::
         R = \frac{c\,s - \sum_k p_k t_k}{\sqrt{(s^2 - \sum_k p_k^2)\,(s^2 - \sum_k t_k^2)}}
 
-    with s examples, c of them correct, and :math:`p_k`, :math:`t_k` of them predicted to be and truly of class k. It
-    is 0 where one class is predicted throughout, or is the only true one, as for scikit-learn; torchmetrics gives
-    such predictions a value that grows as the data shrink.
+    with s examples, c of them correct, :math:`p_k` of them predicted to be of class k and :math:`t_k` of them truly of
+    class k. As in scikit-learn, R is 0 if all predictions, or all labels, are of one class; torchmetrics' value then
+    depends on the number of examples.
 
     Args:
-        predicted: classes ``[N]``, integers >= 0.
-        target: classes ``[N]``, integers >= 0.
+        predicted: predicted classes ``[N]``, integers >= 0.
+        target: true classes ``[N]``, integers >= 0.
 
     Returns:
-        0-d float64 (float32 on devices without it) in [-1, 1]; NaN without any example.
+        R, 0-d float64 (float32 on devices without it) in [-1, 1]; NaN without any example.
 
     Raises:
-        TypeError: classes that are no integers.
-        ValueError: shapes that differ or are not ``[N]``, or a class below 0.
+        TypeError: classes are not integers.
+        ValueError: shapes differ or are not ``[N]``, or a class is below 0.
 
     Example:
         >>> matthews_correlation(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 1, 0, 1])).item()

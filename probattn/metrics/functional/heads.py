@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class HeadDistance(NamedTuple):
-    """The result of :func:`head_distance`.
+    """Result of :func:`head_distance`, tensors ``[]``.
 
     Attributes:
-        distance: mean 2-norm between the outputs of two heads, ``[]``.
-        relative: the same over the mean 2-norm of an output, ``[]``; scaling all outputs alike leaves it.
+        distance: mean 2-norm of the difference between the outputs of two heads.
+        relative: ``distance`` divided by the mean 2-norm of an output; invariant to a common factor of all outputs.
     """
 
     distance: Tensor
@@ -21,23 +21,23 @@ class HeadDistance(NamedTuple):
 
 
 def head_distance(output: Tensor, mask: Tensor | None = None) -> HeadDistance:
-    r"""Dist: how far apart the heads' outputs lie (An et al. 2020, Table 1).
+    r"""Mean distance between the outputs of two attention heads (Dist in An et al. 2020, Table 1).
 
     .. math:: \mathrm{Dist} = \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \|o_{b,i,t} - o_{b,j,t}\|_2
 
-    Longer outputs lie farther apart, so the relative distance is given too: over the mean of :math:`\|o\|_2`. Heads
-    that are orthogonal and of one length have :math:`\sqrt 2`, equal heads 0.
+    It grows with the norm of the outputs; the relative distance is therefore Dist divided by the mean of
+    :math:`\|o\|_2`. It is :math:`\sqrt 2` for orthogonal heads of equal norm and 0 for equal heads.
 
     Args:
-        output: outputs of the heads before they are put together, ``[B, H, T, E]``, H >= 2.
+        output: outputs of the heads before concatenation, ``[B, H, T, E]`` for B texts, H >= 2 heads, T queries.
         mask: bool ``[B, T]``, True for queries that count; None for all.
 
     Returns:
-        Both distances, at least float32.
+        Distance and relative distance, at least float32.
 
     Raises:
         TypeError: the mask is not bool, or the output is not floating-point.
-        ValueError: fewer than two heads, shapes that do not fit, or no query that counts.
+        ValueError: fewer than two heads, shapes do not fit, or no query counts.
 
     Example:
         >>> head_distance(torch.eye(2).view(1, 2, 1, 2)).relative
@@ -55,12 +55,12 @@ def head_distance(output: Tensor, mask: Tensor | None = None) -> HeadDistance:
 
 
 def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""Overlap of the attention of two heads: the share that they spend on the same keys.
+    r"""Mean overlap of the attention weights w of two heads.
 
     .. math:: \operatorname*{mean}_{b, t} \frac{2}{H (H - 1)} \sum_{i < j} \sum_s \min(w_{b,i,t,s}, w_{b,j,t,s})
 
-    One minus the total variation distance: 1 for equal heads, 0 for heads that share no key. The weights
-    ``[B, H, T, S]``, H >= 2, have rows that sum to 1; mask and errors are those of :func:`head_distance`.
+    The overlap is one minus the total variation distance: 1 for equal heads, 0 for heads that share no key. The weights
+    ``[B, H, T, S]``, H >= 2, sum to 1 over the S keys; mask and errors are those of :func:`head_distance`.
 
     Returns:
         ``[]``, at least float32.
@@ -79,9 +79,9 @@ def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def head_similarity(output: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""Mean cosine between the outputs of every two heads; the form of a heat map.
+    r"""Cosine between the outputs of every two heads, averaged over queries.
 
-    Arguments and errors are those of :func:`head_distance`. An output of length 0 has cosine 0 with all.
+    Arguments and errors are those of :func:`head_distance`. An output of norm 0 has cosine 0 with all.
 
     Returns:
         ``[H, H]``, symmetric, at least float32; 1 on the diagonal where outputs are not 0.

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 InputKind = Literal["probabilities", "logits"]
-"""Kind of a prediction, declared and never guessed from the values."""
+"""Kind of a prediction; it must be declared, because it is not inferred from the values."""
 
 
 def draw_probabilities(
@@ -19,7 +19,7 @@ def draw_probabilities(
         preds: ``[P, N, C]`` for P draws from a posterior, or ``[N, C]`` for one prediction (P = 1). Any
             floating-point type; float16 and bfloat16 are computed in float32. C is at least 2.
         inputs: ``"probabilities"`` (in [0, 1], summing to 1 over C) or ``"logits"`` (softmax is taken over C).
-        validate_args: whether to check the values, which waits for the device.
+        validate_args: whether to check the values, which synchronises with the device.
 
     Returns:
         Probabilities ``[P, N, C]``, float32 or float64.
@@ -49,7 +49,7 @@ def draw_probabilities(
 def mean_probabilities(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """Class probabilities of the posterior predictive: the mean over draws of probabilities, never of logits.
+    """Class probabilities of the posterior predictive distribution: the mean of the draws' probabilities, not logits.
 
     Arguments and errors are those of :func:`draw_probabilities`.
 

@@ -14,14 +14,14 @@ from probattn.metrics.functional.inputs import check_open_share, check_scores
 
 
 class ControlledThreshold(NamedTuple):
-    """The predictions that are answered, of the data on which the threshold was chosen.
+    """A threshold of uncertainty, with counts on the data on which it was chosen.
 
     Attributes:
-        threshold: a prediction is answered where its uncertainty is at most this; ``inf`` where all are answered,
-            ``-inf`` where none is.
+        threshold: predictions with at most this uncertainty are answered, the others reviewed by humans; ``inf`` if all
+            are answered, ``-inf`` if none is.
         answered: number of answered predictions.
-        errors: number of those that are wrong.
-        bound: upper confidence bound of the error rate among answered predictions; 1 without any.
+        errors: number of answered predictions that are wrong.
+        bound: upper confidence bound of the error rate among answered predictions; 1 if none is answered.
     """
 
     threshold: float
@@ -31,7 +31,7 @@ class ControlledThreshold(NamedTuple):
 
     @property
     def attained(self) -> bool:
-        """Whether the target can be kept by answering some predictions."""
+        """Whether any predictions can be answered, ``threshold > -inf``."""
         return self.threshold > -math.inf
 
 
@@ -40,7 +40,7 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
 
     .. math:: \max \{ r : P(\mathrm{Bin}(n, r) \le k) \ge 1 - \mathrm{confidence} \}
 
-    for k errors among n answered predictions and a confidence in (0, 1).
+    for k ``errors`` among n ``answered`` predictions and a confidence in (0, 1).
 
     Returns:
         The bound in [0, 1]; 1 for n = 0.
@@ -65,27 +65,27 @@ def error_bound(errors: int, answered: int, confidence: float = 0.95) -> float:
 def controlled_threshold(
     uncertainty: Tensor, wrong: Tensor, *, error: float, confidence: float = 0.95, start: float | None = None
 ) -> ControlledThreshold:
-    r"""The largest threshold of uncertainty at which the error rate among answered inputs keeps a target.
+    r"""The largest threshold of uncertainty at which the error rate among answered inputs meets a target.
 
     Learn then test (Angelopoulos et al. 2021) with exact binomial tests. At a threshold :math:`\lambda`, with n
-    answered predictions of which k are wrong, the hypothesis that the error rate exceeds the target is rejected where
+    answered predictions of which k are wrong, the hypothesis that the error rate exceeds the target is rejected if
 
     .. math:: P(\mathrm{Bin}(n, \mathrm{error}) \le k) \le 1 - \mathrm{confidence}
 
-    Thresholds are tested in a fixed sequence, from ``start`` upwards, and the last one before the first that is not
-    rejected is taken. So no correction for their number is needed: with probability ``confidence`` over the data, the
-    error rate of new answered inputs of the same distribution is at most ``error``. To go past the threshold
-    :math:`\lambda^*` at which the error rate passes the target, the test at :math:`\lambda^*` must reject, and there
-    k is binomial, given n.
+    Thresholds are tested in a fixed sequence, from ``start`` upwards, up to the first hypothesis that is not rejected;
+    the last rejected one gives the threshold. With probability ``confidence`` over the data, the error rate of new
+    answered inputs of the same distribution is at most ``error``. The number of tests needs no correction: a threshold
+    with too high an error rate is returned only if the first such threshold of the sequence is wrongly rejected.
 
     Args:
-        uncertainty: of each prediction, ``[N]``, higher meaning less certain.
+        uncertainty: uncertainty of each prediction, ``[N]``; higher means less certain.
         wrong: whether the prediction is wrong, bool ``[N]``.
         error: the target error rate among answered inputs, in (0, 1).
-        confidence: with which it holds, in (0, 1).
-        start: the first threshold, which must not depend on these data: :func:`sequence_start` takes it from others.
-            None begins at the first prediction where a test can reject at all, which is as safe where the error rate
-            passes the target once, and ends there if one of the most confident predictions is wrong.
+        confidence: probability with which the target is met, in (0, 1).
+        start: the first threshold of the sequence, which must not depend on these data; :func:`sequence_start` finds it
+            on other data. None starts where the test first rejects if no prediction is wrong. The guarantee then holds
+            if the error rate exceeds the target at all thresholds from some value on and at none below; an error among
+            these most certain predictions usually means that nothing is answered.
 
     Returns:
         The threshold, half way to the next larger uncertainty, with its counts and bound.
@@ -119,12 +119,12 @@ def controlled_threshold(
 
 
 def sequence_start(uncertainty: Tensor, wrong: Tensor, *, error: float) -> float:
-    r"""Where :func:`controlled_threshold` begins: the threshold that most surely keeps the target on other data.
+    r"""``start`` of :func:`controlled_threshold`: the threshold whose test has the smallest p-value on other data.
 
     .. math:: \arg\min_\lambda P(\mathrm{Bin}(n_\lambda, \mathrm{error}) \le k_\lambda)
 
-    Arguments and errors are those of :func:`controlled_threshold`, of predictions with no other use, such as
-    those of validation data.
+    Arguments and errors are those of :func:`controlled_threshold`. The predictions must be of other data than those
+    passed to it, for instance of validation data.
 
     Returns:
         The threshold; ``-inf`` without any prediction.
@@ -147,13 +147,13 @@ def cheapest_threshold(
 
     .. math:: \mathrm{cost}(\lambda) = \frac{\mathrm{cost} \cdot k_\lambda + (N - n_\lambda)}{N}
 
-    A wrong answer costs ``cost`` > 0, a human review 1. Predictions that are calibrated are answered where their
-    probability of being wrong is below 1 / cost (Chow 1970); this needs no calibration, and guarantees nothing.
-    Predictions and errors are those of :func:`controlled_threshold`. The bound that is returned, at ``confidence``,
-    holds for a threshold that was not chosen on these data.
+    with :math:`n_\lambda` of N predictions answered, :math:`k_\lambda` of them wrongly. A wrong answer costs ``cost`` >
+    0, a human review 1. Unlike the rule to answer if the predicted probability of an error is below 1 / cost (Chow
+    1970), this needs no calibrated predictions; it gives no guarantee. Predictions and errors are those of
+    :func:`controlled_threshold`. The bound is invalid here, because the threshold was chosen on the same data.
 
     Returns:
-        The threshold; of several that cost the same, the largest.
+        The threshold, with counts and bound; of several thresholds with the same cost, the largest.
 
     Example:
         >>> cheapest_threshold(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([False, False, True]), cost=5.0)

@@ -20,11 +20,11 @@ from probattn.metrics.functional.significance import top_two_p_value
 
 
 class RiskCoverage(NamedTuple):
-    """A risk-coverage curve.
+    """A risk-coverage curve of N inputs.
 
     Attributes:
-        coverage: share of inputs answered, ``[N]``: 1/N, 2/N, ..., 1.
-        risk: mean loss of the inputs answered, ``[N]``; the last is the risk without selection.
+        coverage: share of inputs that are answered, ``[N]``: 1/N, 2/N, ..., 1.
+        risk: mean loss of the answered inputs, ``[N]``; the last entry is that of all inputs.
     """
 
     coverage: Tensor
@@ -40,9 +40,10 @@ def risk_coverage_curve(uncertainty: Tensor, loss: Tensor) -> RiskCoverage:
     expectation over random order, so it depends neither on the order of the data nor on the sort.
 
     Args:
-        uncertainty: ``[N]``, higher meaning less certain, such as
+        uncertainty: uncertainty of each prediction ``[N]``, higher meaning less certain, such as
             :func:`~probattn.metrics.functional.least_confidence`.
-        loss: ``[N]``; 0 or 1 for errors, or any non-negative loss; bool is read as 0 and 1.
+        loss: loss of each prediction ``[N]``: 1 for an error and 0 otherwise, or any non-negative loss; bool is read as
+            0 and 1.
 
     Returns:
         Coverage and risk, float32 ``[N]``; empty for N = 0.
@@ -79,13 +80,13 @@ def area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
 
 def excess_area_under_risk_coverage(uncertainty: Tensor, loss: Tensor) -> Tensor:
-    r"""Excess AURC: how much worse the ranking is than the best one for the same losses; 0 is best.
+    r"""Excess AURC: AURC minus that of the best ranking of the same losses, the ranking by the loss; 0 is best.
 
     .. math:: \mathrm{EAURC} = \mathrm{AURC}(\mathrm{uncertainty}) - \mathrm{AURC}(\mathrm{loss})
 
-    (Geifman et al. 2019), the best area exact for the given N instead of its limit
-    :math:`r + (1 - r) \log(1 - r)` for an error rate r. AURC depends on the accuracy, this on the ranking
-    alone. Arguments and errors are those of :func:`risk_coverage_curve`.
+    (Geifman et al. 2019). The second term is exact for N examples; the paper uses its limit
+    :math:`r + (1 - r) \log(1 - r)` for an error rate r. Arguments and errors are those of
+    :func:`risk_coverage_curve`.
 
     Returns:
         0-d float32, non-negative; NaN for N = 0.
@@ -125,7 +126,7 @@ def _selective_risk(uncertainty: Tensor, loss: Tensor) -> Tensor:
 
 
 CertaintyCriterion = Literal["p_value", "predictive_entropy", "mutual_information"]
-"""Measure that is compared with the threshold; below it a prediction counts as certain."""
+"""Measure of :func:`pavpu`; a prediction counts as certain if the measure is below the threshold."""
 
 
 def pavpu(
@@ -142,17 +143,17 @@ def pavpu(
 
     .. math:: \mathrm{PAvPU} = \frac{n_\mathrm{ac} + n_\mathrm{iu}}{n}
 
-    (Mukhoti & Gal 2018). A prediction, the predicted class of the mean over draws, is certain if the criterion lies
-    below the threshold:
+    with :math:`n_\mathrm{ac}` predictions accurate and certain and :math:`n_\mathrm{iu}` inaccurate and uncertain
+    ("patch accuracy versus patch uncertainty", Mukhoti & Gal 2018). The prediction is the most probable class of the
+    mean over draws; it is certain if the ``criterion`` is below the ``threshold``:
 
-    - ``"p_value"`` (default, threshold 0.05): Welch's t-test between the draws of the two classes with the highest
-      mean (Fan et al. 2020). Draws that do not vary are certain, with p = 0; so with a single draw every prediction
-      is certain and PAvPU is the accuracy. Give a deterministic network draws from its dropout.
+    - ``"p_value"`` (default, threshold 0.05): p-value of Welch's t-test between the draws of the two classes with the
+      highest mean (Fan et al. 2020). Draws that do not vary have p = 0. With a single draw every prediction is
+      therefore certain, and PAvPU is the accuracy; for a deterministic network, use draws from its dropout.
     - ``"predictive_entropy"``, ``"mutual_information"``: in nats (Mukhoti & Gal 2018); the threshold must be given.
 
-    ``threshold`` is a number, or K numbers to be evaluated at once, ``criterion`` what is compared with it, ``preds``
-    are draws ``[P, N, C]``, and ``validate_args`` says whether to check the values, which waits for the device;
-    ``target``, ``inputs`` and ``ignore_index`` are those of :func:`~probattn.metrics.functional.reliability_diagram`.
+    ``preds`` are draws ``[P, N, C]``; ``threshold`` is a number, or a sequence of K numbers. The other arguments are
+    those of :func:`~probattn.metrics.functional.reliability_diagram`.
 
     Returns:
         float32 in [0, 1]: 0-d for one threshold, ``[K]`` for a sequence; NaN without any example.
@@ -192,12 +193,12 @@ def certainty_counts(
     ignore_index: int | None = None,
     validate_args: bool = True,
 ) -> Tensor:
-    """Numbers of predictions that are accurate or not, and certain or not, at each threshold.
+    """Number of predictions in each of the cases accurate or not, certain or not, at each threshold.
 
     ``thresholds`` are K numbers; the other arguments and the errors are those of :func:`pavpu`.
 
     Returns:
-        int64 ``[K, 2, 2]``: ``counts[k, accurate, certain]``; they add up over batches and processes.
+        Counts, int64 ``[K, 2, 2]``, with entries ``[k, accurate, certain]``; they add up over batches and processes.
 
     Example:
         >>> draws = torch.tensor([[[0.9, 0.1], [0.7, 0.3]], [[0.8, 0.2], [0.4, 0.6]]])
@@ -221,7 +222,7 @@ def certainty_counts(
 
 
 def pavpu_from_counts(counts: Tensor) -> Tensor:
-    """PAvPU, float32 ``[K]``, from the counts of :func:`certainty_counts`, of one or more batches, added.
+    """PAvPU, float32 ``[K]``, from the counts of :func:`certainty_counts`; add those of several batches.
 
     Example:
         >>> pavpu_from_counts(torch.tensor([[[2, 1], [1, 4]]]))

@@ -23,9 +23,9 @@ def welch_p_value(first: Tensor, second: Tensor) -> Tensor:
 
     .. math:: t = \frac{m_1 - m_2}{\sqrt{v_1/P + v_2/Q}}, \qquad p = I_{\nu / (\nu + t^2)}(\nu / 2, 1/2)
 
-    with the degrees of freedom :math:`\nu` of Welch (1947). Equals ``scipy.stats.ttest_ind`` with
-    ``equal_var=False``, except where both samples do not vary: SciPy returns NaN or 0, here p is 0 (certain), for
-    means equal or not. One draw does not vary.
+    with means m, variances v and the degrees of freedom :math:`\nu` of Welch (1947). Equals ``scipy.stats.ttest_ind``
+    with ``equal_var=False``, except if neither sample varies (a sample of one value does not): p is then 0 even for
+    equal means, while SciPy returns NaN or 0.
 
     Args:
         first: sample ``[P, ...]``, P at least 1.
@@ -67,11 +67,11 @@ def welch_p_value(first: Tensor, second: Tensor) -> Tensor:
 def top_two_p_value(
     preds: Tensor, *, inputs: InputKind = "probabilities", validate_args: bool = True
 ) -> Tensor:
-    """p-value of each example that its two likeliest classes are equally likely (Fan et al. 2020).
+    """p-value, for each example, of the test that its two most probable classes are equally probable (Fan et al. 2020).
 
-    Welch's test between the draws of the probabilities of the two classes with the highest mean. Draws that do
-    not vary, one draw among them, give 0. Arguments and errors are those of
-    :func:`~probattn.metrics.functional.predictive_entropy`; ``preds`` without draws ``[P, N, C]`` raise ``ValueError``.
+    Welch's t-test between the draws of the probabilities of the two classes with the highest mean. Draws that do not
+    vary, such as a single draw, give 0. Arguments and errors are those of
+    :func:`~probattn.metrics.functional.predictive_entropy`; ``preds`` without draws, ``[N, C]``, raise ``ValueError``.
 
     Returns:
         p-values ``[N]``, float64 (float32 on devices without it).
@@ -102,7 +102,7 @@ def _float64(values: Tensor) -> NDArray[np.float64]:
 
 
 class MeanInterval(NamedTuple):
-    """A mean over seeds; without bounds where there is one."""
+    """A mean over ``seeds`` values with the bounds of its interval, which are None for a single value."""
 
     mean: float
     low: float | None
@@ -111,19 +111,19 @@ class MeanInterval(NamedTuple):
 
 
 def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterval:
-    r"""Mean and interval of Student's t.
+    r"""Mean and its confidence interval by Student's t.
 
     .. math:: \bar x \pm t_{n - 1, (1 + level) / 2}\, \frac{s}{\sqrt n}
 
-    (Student 1908). For two methods run with the same seeds take the differences as values: the interval is then that of
-    the paired test.
+    with s the standard deviation (Student 1908). To compare two methods that were trained with the same seeds, pass the
+    differences for each seed: the interval is then that of the paired t-test.
 
     Args:
-        values: x, one for each of n >= 1 seeds.
-        level: coverage, in (0, 1).
+        values: x, one value for each of n >= 1 seeds.
+        level: confidence level, in (0, 1).
 
     Raises:
-        ValueError: no value, or a level outside (0, 1).
+        ValueError: there is no value, or the level is outside (0, 1).
 
     Example:
         >>> round(mean_interval([0.5, 1.5]).high, 3)
@@ -145,23 +145,23 @@ def mean_interval(values: Iterable[float], *, level: float = 0.95) -> MeanInterv
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    r"""Adjusted p values of Holm's step-down method.
+    r"""p-values adjusted for several comparisons by Holm's step-down method.
 
     With the m values in ascending order,
 
     .. math:: \tilde p_{(i)} = \min\left(1, \max_{j \le i} (m - j + 1)\, p_{(j)}\right)
 
-    (Holm 1979). If the comparisons whose adjusted value is at most :math:`\alpha` are claimed, the chance of any wrong
-    claim among the m is at most :math:`\alpha`, however the comparisons depend on each other.
+    (Holm 1979). If the differences whose adjusted value is at most :math:`\alpha` are called significant, the
+    probability that any of these calls is wrong is at most :math:`\alpha`, for any dependence of the comparisons.
 
     Args:
         p_values: m >= 0 values in [0, 1].
 
     Returns:
-        The adjusted values, in the order given.
+        The adjusted values, in the order of ``p_values``.
 
     Raises:
-        ValueError: a value outside [0, 1].
+        ValueError: a value is outside [0, 1].
 
     Example:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03, 0.005])]

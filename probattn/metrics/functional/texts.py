@@ -23,10 +23,10 @@ class BleuScore:
 
     Attributes:
         score: BLEU, 0 to 100.
-        precisions: of n-grams of length 1 to 4, 0 to 100.
+        precisions: precisions of n-grams of length 1 to 4, each 0 to 100.
         brevity_penalty: factor in [0, 1] for translations that are shorter than their references.
-        hypothesis_length: tokens of all translations.
-        reference_length: tokens of all references.
+        hypothesis_length: number of tokens of all translations.
+        reference_length: number of tokens of all references.
         signature: sacrebleu's description of how it was computed.
     """
 
@@ -39,16 +39,16 @@ class BleuScore:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BleuScore:
-    r"""BLEU of a set of translations with one reference each (Papineni et al. 2002), as sacrebleu has it (Post 2018).
+    r"""BLEU of translations with one reference each (Papineni et al. 2002), computed by sacrebleu (Post 2018).
 
     .. math:: 100 \cdot \min(1, e^{1 - r / h}) \prod_{n=1}^4 p_n^{1/4}
 
     with h and r the numbers of tokens of translations and references, and :math:`p_n` the share of the translations'
-    n-grams that their references have. Case counts; the tokenisation is 13a, that of mteval-v13a; a precision of 0 is
-    smoothed exponentially. Translations and references are detokenised.
+    n-grams that occur in their references. Case matters; the tokenisation is 13a, that of mteval-v13a; a precision of 0
+    is smoothed exponentially. Pass translations and references as detokenised text.
 
     Raises:
-        ImportError: sacrebleu is not installed.
+        MissingPackageError: sacrebleu (extra ``translation``) is not installed.
         ValueError: no translation, or unequal numbers.
 
     Example:
@@ -60,13 +60,13 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> BleuScore:
 
 
 def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
-    """Counts of each translation for BLEU; resampled rows give bootstrap intervals.
+    """Counts of each translation from which :func:`bleu_from_counts` computes BLEU, for instance of bootstrap samples.
 
     Arguments and errors are those of :func:`bleu`.
 
     Returns:
-        int64 ``[N, 10]``: matched n-grams and n-grams in all, of length 1 to 4 each, tokens of the translation, tokens
-        of the reference.
+        int64 ``[N, 10]``: for lengths 1 to 4 the numbers of matched n-grams, then of all n-grams; the numbers of tokens
+        of the translation and of the reference.
     """
     check_texts("bleu", hypotheses, references, "translations")
     # The order has no effect on the counts.
@@ -79,15 +79,15 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
 
 
 def bleu_from_counts(counts: Tensor, order: int = ORDER) -> BleuScore:
-    """BLEU of the translations that :func:`bleu_counts` has counted.
+    """BLEU of translations from the counts of :func:`bleu_counts`.
 
     Args:
-        counts: int64 ``[N, 10]``; rows may be chosen, or repeated.
-        order: longest n-gram that counts, 1 to 4; BLEU-1 to BLEU-4.
+        counts: int64 ``[N, 10]``, also a selection of rows, with or without repetition.
+        order: length of the longest n-gram, 1 to 4, for BLEU-1 to BLEU-4.
 
     Raises:
-        ImportError: sacrebleu is not installed.
-        ValueError: no rows, or an order that was not counted.
+        MissingPackageError: sacrebleu (extra ``translation``) is not installed.
+        ValueError: there are no rows, or the order is out of range.
     """
     if not 1 <= order <= ORDER:
         raise ValueError(f"bleu_from_counts: expected an order from 1 to {ORDER}, got {order}")
@@ -121,8 +121,8 @@ ROUGE = ("rouge1", "rouge2", "rougeL")
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
     r"""ROUGE-1, ROUGE-2 and ROUGE-L of each text with its reference (Lin 2004), without stemming.
 
-    With m the number of n-grams that both have (each as often as the one that has it fewer times), or the length of
-    their longest common subsequence of words,
+    With m the number of common n-grams (clipped to the smaller count), or for ROUGE-L the length of the longest common
+    subsequence of words, and :math:`|\cdot|` the number of n-grams or words,
 
     .. math:: P = \frac{m}{|\text{text}|}, \qquad R = \frac{m}{|\text{reference}|}, \qquad F = \frac{2 P R}{P + R}
 
@@ -130,14 +130,14 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> Tensor:
 
     Args:
         hypotheses: N >= 1 texts.
-        references: what they should be, as many.
+        references: N reference texts.
 
     Returns:
-        float64 ``[N, 3, 3]``: for each text, of ROUGE-1, ROUGE-2 and ROUGE-L precision, recall and F, in [0, 1]; 0
-        where nothing is in common.
+        float64 ``[N, 3, 3]``: for each text, precision, recall and F (last dimension) of ROUGE-1, ROUGE-2 and ROUGE-L,
+        in [0, 1]; 0 if text and reference have nothing in common.
 
     Raises:
-        ImportError: rouge-score is not installed.
+        MissingPackageError: rouge-score (extra ``text_metrics``) is not installed.
         ValueError: no texts, or unequal numbers.
 
     Example:
@@ -162,7 +162,7 @@ def check_texts(
 
 
 def ngrams(words: Sequence[str], length: int) -> Counter[tuple[str, ...]]:
-    """How often each run of so many words stands in a text."""
+    """Count of each n-gram of ``length`` words in a text."""
     return Counter(zip(*(words[start:] for start in range(length)), strict=False))
 
 
@@ -170,7 +170,7 @@ def find_wordnet() -> Any:
     """nltk's corpus ``wordnet`` (``python -m nltk.downloader wordnet``), from which :func:`meteor` takes synonyms.
 
     Returns:
-        None where the corpus is not there.
+        The corpus; None if it is not on the machine.
 
     Raises:
         MissingPackageError: nltk (extra ``text_metrics``) is not installed.
@@ -186,21 +186,21 @@ def find_wordnet() -> Any:
 
 
 def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = None) -> Tensor:
-    r"""METEOR of each text with its reference, as nltk has it (Banerjee and Lavie 2005).
+    r"""METEOR of each text with its reference, computed by nltk (Banerjee and Lavie 2005).
 
-    Words in lower case are matched if they are the same, those that are left if they have the same stem (Porter), and
-    the rest if they are synonyms; with P and R the shares of words matched in the text and in the reference, m the
-    number of matches and c that of the runs of matches that are together in both,
+    Lower-cased words are matched if they are equal, then if they have the same Porter stem, then if they are synonyms.
+    With P and R the shares of matched words in the text and in the reference, m the number of matches and c the number
+    of chunks (runs of matches that are contiguous in text and reference),
 
     .. math:: \frac{P R}{0.9 P + 0.1 R} \bigl(1 - 0.5 (c / m)^3\bigr)
 
-    nltk looks synonyms up by stems: a word that is not its own stem, such as "automobile", has none. METEOR 1.5
-    (Denkowski and Lavie 2014), which papers often give, has other weights, and paraphrases.
+    nltk looks up synonyms by stem; it finds none for a word that differs from its stem, such as "automobile". METEOR
+    1.5 (Denkowski and Lavie 2014), which papers often report, has other weights and matches paraphrases.
 
     Args:
-        hypotheses: N >= 1 texts, words with spaces between them.
-        references: what they should be, as many.
-        wordnet: where synonyms are from, :func:`find_wordnet`; None for none.
+        hypotheses: N >= 1 texts, words separated by spaces.
+        references: N reference texts, likewise.
+        wordnet: source of synonyms, from :func:`find_wordnet`; None to match no synonyms.
 
     Returns:
         float64 ``[N]`` in [0, 1].
@@ -226,7 +226,7 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
 
 
 def meteor_words(wordnet: Any) -> str:
-    """How :func:`meteor` is computed, in words."""
+    """Description of how :func:`meteor` is computed."""
     return f"METEOR of nltk, {'without synonyms' if wordnet is None else 'synonyms of WordNet'}"
 
 
@@ -234,10 +234,10 @@ _CLAUSE = re.compile(r"\s(?:[.,;:!?]|and|but|or)(?=\s)")
 
 
 def repeated_ngrams(texts: Sequence[str], length: int = 4) -> Tensor:
-    """Share of the n-grams of each text, of ``length`` >= 1 words with spaces between them, that stand in it before.
+    """Share of the n-grams (``length`` >= 1 words, separated by spaces) of each text that occur earlier in this text.
 
     Returns:
-        float64 ``[N]`` in [0, 1); 0 for texts that are shorter.
+        float64 ``[N]`` in [0, 1); 0 for texts of fewer than ``length`` words.
 
     Example:
         >>> repeated_ngrams(["a b a b a"], length=2)
@@ -251,13 +251,13 @@ def repeated_ngrams(texts: Sequence[str], length: int = 4) -> Tensor:
 
 
 def repeated_clauses(texts: Sequence[str]) -> Tensor:
-    """Share of the clauses of each text that stand in it before, word for word.
+    """Share of the clauses of each text that occur earlier in this text, word for word.
 
-    Clauses are what stands between marks and the words "and", "but" and "or"; those of one or two words do not count.
-    Words and marks have spaces between them.
+    Punctuation marks and the words "and", "but" and "or" separate clauses; clauses of one or two words do not count.
+    Words and marks must be separated by spaces.
 
     Returns:
-        float64 ``[N]`` in [0, 1); 0 for texts without clauses.
+        float64 ``[N]`` in [0, 1); 0 for texts without clauses of three words or more.
 
     Example:
         >>> repeated_clauses(["we use a net , and we use a net . it is good ."])
@@ -272,9 +272,9 @@ def repeated_clauses(texts: Sequence[str]) -> Tensor:
 
 
 def name_coverage(texts: Sequence[str], names: Sequence[Sequence[str]]) -> Tensor:
-    """Share of the names given for each text that stand in it, word for word; a name that is given twice counts once.
+    """Share of the distinct ``names`` of each text that occur in this text, word for word.
 
-    Words of texts and names have spaces between them.
+    Words of texts and names must be separated by spaces.
 
     Returns:
         float64 ``[N]`` in [0, 1]; 0 for a text without names.
@@ -308,12 +308,12 @@ _POINT = re.compile(r"\.(?!\d)")
 
 
 def annotator_accuracy(matches: int, annotators: int) -> float:
-    r"""VQA accuracy of an answer (Antol et al., ICCV 2015): the mean over all annotators but one.
+    r"""VQA accuracy of an answer (Antol et al., ICCV 2015), averaged over the sets of all annotators but one.
 
     .. math:: \frac 1A \sum_{a=1}^A \min\Bigl(\frac{\#\{b \ne a : \text{b gave the answer}\}}{3}, 1\Bigr)
 
-    ``matches`` of A annotators gave the answer. With fewer than four annotators fewer must agree: A - 1 of them, or the
-    one that there is; A = 0 gives 0.
+    ``matches`` of A ``annotators`` gave the answer. For two or three annotators A - 1 replaces the 3; with one, the
+    accuracy is 1 if this annotator gave the answer; A = 0 gives 0.
 
     Example:
         >>> [round(annotator_accuracy(matches, 10), 2) for matches in range(6)]
@@ -331,10 +331,10 @@ def annotator_accuracy(matches: int, annotators: int) -> float:
 def normal_answer(answer: str) -> str:
     """An answer as VQA's evaluation compares it (Antol et al. 2015): lower case, digits, no articles or punctuation.
 
-    A sign is left out wherever it stands if it stands beside a space anywhere in the answer, or if the answer has a
-    comma between digits; otherwise a space replaces it. A point is left out unless a digit follows. Two things differ
-    from the official evaluation: it also puts apostrophes into contractions ("dont"), and of an answer such as "the"
-    it leaves nothing, where here the answer stays.
+    A punctuation sign is removed throughout the answer if it is next to a space anywhere in it, or if the answer has a
+    comma between digits; otherwise a space replaces it. A point is removed unless a digit follows. The official
+    evaluation differs in two ways: it also puts apostrophes into contractions ("dont"), and it makes an answer of
+    articles only, such as "the", empty, which here remains as it is.
 
     Example:
         >>> [normal_answer(answer) for answer in ("Two dogs.", "hot-dog", "t-shirt, blue - red", "1,000", "2.5")]

@@ -60,7 +60,7 @@ class SourceRecipe(_Source):
         return self
 
     def resolved(self) -> Self:
-        """The same, with the path of a file made absolute."""
+        """The same section with absolute paths of files."""
         if not is_table(self.source) or self.source.startswith("hub:"):
             return self
         return self.model_copy(update={"source": absolute(self.source)})
@@ -149,7 +149,7 @@ class DataRecipe(Section):
         return value | {role: with_columns_of(train, value[role]) for role in ROLES[1:] if role in value}
 
     def sources(self) -> dict[Role, Source | list[Source]]:
-        """The sources given, by role."""
+        """The sources of data, by role."""
         by_role: dict[Role, Source | list[Source]] = {}
         for role in ROLES:
             source: SourceRecipe | list[SourceRecipe] | None = getattr(self, role)
@@ -161,23 +161,23 @@ class DataRecipe(Section):
 
     @property
     def columns_read(self) -> tuple[str, str | None]:
-        """Columns of the training texts and, where they are pairs, of the second texts."""
+        """Columns of the training texts and, for pairs, of the second texts, else None."""
         return self.train.text, (self.train.text_pair or "text_pair") if self.train.build().paired else None
 
     @property
     def quotes(self) -> bool:
-        """Whether fields of the training file may stand in double quotes."""
+        """Whether fields of the training file may be enclosed in double quotes."""
         return bool(self.train.quotes)
 
     def unlabelled(self, text: str, pair: str | None) -> dict[str, str]:
-        """A text, or a pair of texts, as an example without a class."""
+        """A text, or a pair of texts, as an example without class."""
         return {"text": text} if pair is None else {"text": text, "pair": pair}
 
     def load(self) -> Task:
         """Reads the data.
 
         Raises:
-            DataError: in one line, whatever is wrong with them.
+            DataError: the data are invalid; the message is one line.
         """
         limits: dict[Role, int | None] = {role: getattr(self.limits, role) for role in ROLES}
         return load_task(
@@ -264,7 +264,7 @@ class PretrainedRecipe(Section):
         return self.name
 
     def resolved(self) -> Self:
-        """The same, with the path of a local folder made absolute."""
+        """The same section with the absolute path of a local folder."""
         folder = Path(self.name).expanduser()
         if self.name in (MINILM, *NEW_NETWORKS) or not folder.is_dir():
             return self
@@ -311,11 +311,11 @@ class NetworkRecipe(PretrainedRecipe):
 
     @property
     def is_new(self) -> bool:
-        """Whether the network is built from scratch."""
+        """Whether the network starts from random weights instead of pretrained ones."""
         return self.name in NEW_NETWORKS
 
     def resolved(self) -> Self:
-        """The same, with the paths of a local folder and of a file of vectors made absolute."""
+        """The same section with absolute paths of a local folder and of a file of word vectors."""
         if self.embeddings is None or self.embeddings == GLOVE:
             return super().resolved()
         vectors = absolute(self.embeddings)
@@ -373,7 +373,7 @@ class ReportRecipe(TopicsReportSection):
         return self
 
     def second_texts(self) -> list[str] | None:
-        """The second of each of ``texts``; None where they stand alone."""
+        """The second text for each of ``texts``; None if they are not pairs."""
         return self.pairs or None
 
 
@@ -394,9 +394,9 @@ class ClassTrainingRecipe(TrainingRecipe):
 
 
 class Recipe(MethodRecipe):
-    """All that a run depends on, as a user writes it in YAML.
+    """Recipe of text classification.
 
-    Two recipes are equal if they say the same, and what :meth:`dump` writes loads as an equal recipe.
+    Two recipes are equal if all their keys are equal, and what :meth:`dump` writes loads as an equal recipe.
 
     Example:
         >>> recipe = Recipe(data={"train": "rotten_tomatoes"})
@@ -433,6 +433,6 @@ class Recipe(MethodRecipe):
         return self
 
     def baseline(self) -> Recipe:
-        """The same recipe with deterministic attention as it is; everything else stays, the output folder too."""
+        """The same recipe with deterministic attention; all other keys, such as the output folder, remain."""
         without: dict[str, Any] = dict.fromkeys(self.sections())
         return self.model_copy(update=without | {"attention": self.attention.deterministic()})

@@ -1,4 +1,4 @@
-"""Classification of texts and of pairs of texts: recipe to network to report."""
+"""Classification of texts and of pairs of texts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ OUT_OF_DOMAIN_LIMIT = 2000
 
 
 class Classification(HeadTask):
-    """Classes of texts, or of pairs of texts, by a Hugging Face network or one that is built from scratch."""
+    """Classification of texts or of pairs of texts, by a Hugging Face network or a network with random weights."""
 
     recipe: Recipe
     recipe_class = Recipe
@@ -98,17 +98,17 @@ class Classification(HeadTask):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the network attends to all words alike."""
+        """Whether the network has uniform attention over all words."""
         return self.recipe.network.config.get("uniform_attention") is True
 
     @property
     def answering(self) -> TextAnswering:
-        """Labels of texts, with their probability and its spread over the posterior."""
+        """Prediction of texts: classes with probabilities and their standard deviations over the posterior."""
         return TextAnswering(self)
 
     @property
     def deciding(self) -> TextDeciding:
-        """Decisions by the validation texts and those that are measured."""
+        """Decisions by the validation texts and the evaluated texts (:mod:`probattn.triage`)."""
         return TextDeciding(self)
 
     # Data
@@ -119,10 +119,10 @@ class Classification(HeadTask):
         return self.recipe.data.load()
 
     def measured(self) -> dict[str, TextDataset]:
-        """The data sets that are measured, by role.
+        """The evaluated data sets, by role.
 
-        Of a built-in out-of-domain set without a limit of the recipe at most :data:`OUT_OF_DOMAIN_LIMIT` texts are
-        taken, a fixed choice.
+        A built-in out-of-domain set without a limit in the recipe is restricted to :data:`OUT_OF_DOMAIN_LIMIT` texts,
+        always the same ones.
         """
         data = {role: item for role, item in self.texts.roles().items() if role_of(role) in ROLES}
         if self.is_capped and "out_of_domain" in data:
@@ -137,7 +137,7 @@ class Classification(HeadTask):
 
     @property
     def cap_note(self) -> str | None:
-        """Says that the out-of-domain set is not measured as a whole; None where it is."""
+        """Sentence that the out-of-domain set is not evaluated as a whole; None if it is."""
         whole = self.texts.out_of_domain
         if whole is None or len(self.measured()["out_of_domain"]) == len(whole):
             return None
@@ -146,16 +146,16 @@ class Classification(HeadTask):
 
     @property
     def section_of_examples(self) -> DataRecipe:
-        """The section of the recipe that names the texts."""
+        """The section of the recipe that describes the texts."""
         return self.recipe.data
 
     @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
-        """The texts to train on and to choose by, and those that are measured."""
+        """Texts of the training, validation and evaluated splits."""
         return {role: examples_of(data) for role, data in (self.texts.roles() | self.measured()).items()}
 
     def fingerprints(self) -> Iterator[str]:
-        """Texts and classes by role."""
+        """Texts and classes by role, for the digest of the data."""
         for role, data in self.texts.roles().items():
             yield role
             yield from (f"{text}\0" for text in data.texts)
@@ -167,17 +167,17 @@ class Classification(HeadTask):
         return self.texts.label_names
 
     def truth(self, example: Mapping[str, Any]) -> str | None:
-        """The class of a text; None where it has none."""
+        """The class of a text; None if it is unknown."""
         return self.texts.label_names[example["target"]] if "target" in example else None
 
     def sizes(self) -> Mapping[str, int]:
-        """Number of texts to train on, to choose by and to test on."""
+        """Number of training, validation and test texts."""
         return {
             name: size for name, size in super().sizes().items() if name in ("training", "validation", "test")
         }
 
     def classes(self) -> Mapping[str, int]:
-        """Training texts of each class."""
+        """Number of training texts of each class."""
         return self.texts.train.counts()
 
     @property
@@ -187,13 +187,13 @@ class Classification(HeadTask):
 
     @staticmethod
     def title_of(source: str) -> str:
-        """A data set's name: ``rotten_tomatoes (test)`` is "Rotten tomatoes (test)"; files keep their names."""
+        """Title of a data set: "Rotten tomatoes (test)" for ``rotten_tomatoes (test)``; for a file its name."""
         if source.partition(" (")[0] not in BUILT_IN:
             return source if source.startswith("hub:") else Path(source).name
         return capital(source.replace("_", " "))
 
     def described(self, key: str, data: TextDataset | None = None) -> DataSet:
-        """A data set as the report names it; by default the one that is measured."""
+        """Description of a data set for the report; by default of the evaluated one."""
         data = data or self.measured()[key]
         return DataSet(
             key=key,
@@ -206,7 +206,7 @@ class Classification(HeadTask):
         )
 
     def notes(self) -> Iterable[str]:
-        """Size of the vocabulary of a new network, a learning rate for a small one, classes that cannot be learned."""
+        """Notes on the vocabulary of a new network, a learning rate that is too large, and classes without examples."""
         network, rate = self.recipe.network, self.recipe.training.learning_rate
         if rate > LARGE_RATE and network.name != MINILM and not network.is_new:
             words = "is one for encoders as small as minilm; those of BERT's size take 2e-5 to 5e-5"
@@ -220,26 +220,26 @@ class Classification(HeadTask):
 
     @cached_property
     def vocabulary(self) -> Words | None:
-        """Words of a network that is built from scratch; None for a pretrained one."""
+        """Vocabulary of a network with random weights; None for a pretrained one."""
         network = self.recipe.network
         return (
             make_words(network, self.texts.train, seed=self.recipe.training.seed) if network.is_new else None
         )
 
     def codec(self) -> Any:
-        """The network's tokenizer, or that of its words."""
+        """The tokenizer of the network."""
         return load_tokenizer(self.recipe.network) if self.vocabulary is None else self.vocabulary.tokenizer
 
     def tokenized(
         self, codec: Any, data: TextDataset, config: Any, on_long: Any = "truncate"
     ) -> TokenizedTexts:
-        """Tokens of texts for a network of a configuration."""
+        """Tokens of texts for a network with the configuration ``config``."""
         return TokenizedTexts(
             data, codec, max_length=self.recipe.data.max_length, config=config, on_long=on_long
         )
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Tokens and classes of texts for the network of the recipe, which may refuse long ones."""
+        """Tokens and classes of texts for the network of the recipe, which may refuse texts that are too long."""
         return self._rows(codec, examples, self._config, self.recipe.data.on_long)
 
     @cached_property
@@ -247,7 +247,7 @@ class Classification(HeadTask):
         return load_config(self.recipe.network, self.vocabulary)
 
     def encoded(self, network: TrainedClassifier, examples: Examples) -> list[Encoded]:
-        """Tokens and classes of texts for a trained network, which truncates long ones."""
+        """Tokens and classes of texts for a trained network, which truncates texts that are too long."""
         return self._rows(network.codec, examples, network.net.config)
 
     def _rows(self, codec: Any, examples: Examples, *options: Any) -> list[Encoded]:
@@ -255,7 +255,7 @@ class Classification(HeadTask):
         return [Encoded([tokens[row]]) for row in range(len(tokens))]
 
     def shortest_first(self, examples: Examples, encoded: Sequence[Encoded]) -> list[int]:
-        """Rows of the texts by their length in characters."""
+        """Indices of the texts in order of their length in characters."""
         return self._dataset(examples).shortest_first()
 
     def _dataset(self, examples: Examples) -> TextDataset:
@@ -263,11 +263,11 @@ class Classification(HeadTask):
         return dataset_of(examples, self.label_names() if "target" in examples[0] else ())
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
-        """Rows to a batch, padded."""
+        """Function that makes a padded batch of rows."""
         return PadCollate(codec)
 
     def load_data(self) -> HeadData:
-        """Tokenizes all texts, so that none is refused after training."""
+        """Tokenizes all texts, so texts that a network refuses raise before training."""
         self._check_projection()
         data = super().load_data()
         return data if self.recipe.probe is None else replace(data, watched=self._watched(data.codec))
@@ -300,14 +300,14 @@ class Classification(HeadTask):
     # The network
 
     def untrained(self) -> PreTrainedModel:
-        """The recipe's network with a head for the classes."""
+        """The recipe's network with a classification head."""
         recipe = self.recipe
         return load_classifier(
             recipe.network, self.label_names(), seed=recipe.training.seed, words=self.vocabulary
         )
 
     def prepare(self, net: PreTrainedModel) -> None:
-        """Refuses a network without the maps that the recipe names."""
+        """Raises ``RunError`` if the network lacks the attention layers that ``report.map_layers`` names."""
         if not isinstance(self.recipe.report.map_layers, str):
             try:
                 calls_with_maps(net, self.recipe.report.map_layers)
@@ -315,7 +315,7 @@ class Classification(HeadTask):
                 raise RunError(f"report.map_layers: {one_line(error)}") from error
 
     def program_options(self) -> Mapping[str, Any]:
-        """Label smoothing, and the weights of the classes."""
+        """Label smoothing and class weights."""
         training = self.recipe.training
         return {
             "label_smoothing": training.label_smoothing,
@@ -337,11 +337,11 @@ class Classification(HeadTask):
         return [weights.get(name, 1.0) for name in names]
 
     def program_of(self, net: nn.Module, **options: Any) -> Classifier:
-        """The program of a network of classes."""
+        """The program of a classification network."""
         return Classifier(net, **options)
 
     def words(self) -> Mapping[str, Any]:
-        """Network and data, in words."""
+        """Descriptions of network and data for the report."""
         uniform = ", uniform attention" if self.recipe.network.config.get("uniform_attention") else ""
         network = f"{self.network_name}{uniform}"
         return {**super().words(), "network": network, "data": self.recipe.data.train.source}
@@ -349,15 +349,15 @@ class Classification(HeadTask):
     # Predictions and their measures
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of the classes."""
+        """Columns of class predictions."""
         return class_record(posterior, batch)
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The most probable class."""
+        """The most probable class of each text."""
         return class_answers(posterior, batch)
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
-        """Predicts every data set with every network, keeps the predictions in the run, and measures them."""
+        """Predicts every data set with every network, saves the predictions in the run's folder, and measures them."""
         last, data = networks[-1], self.measured()
         if self.cap_note is not None:
             note(self.cap_note)
@@ -384,7 +384,7 @@ class Classification(HeadTask):
         return self.results(run, networks, evaluation, classes=last.names, data=described, **inputs)
 
     def check_classes(self, network: TrainedClassifier) -> None:
-        """Raises ``RunError`` where the classes of the training data are no longer those of the network."""
+        """Raises ``RunError`` if the classes of the training data differ from those of the network."""
         learned, got = network.names, tuple(self.texts.label_names)
         if learned != got:
             missing = [name for name in (*learned, *got) if (name in learned) != (name in got)]
@@ -397,9 +397,9 @@ class Classification(HeadTask):
     def predict_data(
         self, networks: Sequence[TrainedClassifier], key: str, data: TextDataset
     ) -> PredictedData:
-        """Predictions of every text of a data set, in its order, by model; of one pass with draws of dropout.
+        """Predictions of all texts of a data set, in its order, by model; of deterministic networks with dropout draws.
 
-        ``networks`` are as :meth:`measure` is given them, ``key`` is the role of the ``data`` in the recipe.
+        ``networks`` are as in :meth:`measure`, ``key`` is the role of the ``data`` in the recipe.
         """
         models: dict[ModelKey, Predictions] = {}
         for network in networks:
@@ -446,7 +446,7 @@ class Classification(HeadTask):
         return network.moved(next(iter(self.batches(network, single))))
 
     def topic_data(self, networks: Sequence[TrainedClassifier]) -> TopicData:
-        """Test texts as the topics of the report read them."""
+        """Test texts for the topics of the report."""
         report, data = self.recipe.report, self.measured()["test"]
 
         def rows(calls: AttentionCalls) -> Iterator[HeadRows]:
@@ -469,14 +469,14 @@ class Classification(HeadTask):
     def by_length(
         self, network: TrainedClassifier, data: TextDataset
     ) -> tuple[Iterable[Mapping[str, Tensor]], Tensor]:
-        """Batches from the shortest text to the longest, and the rows of the texts among them, int64 ``[N]``."""
+        """Batches in order of text length, and the position of each text among their rows, int64 ``[N]``."""
         order = data.shortest_first()
         batches = self.batches(network, data.rows(order))
         title = f"predictions of {self.title_of(data.source)}"
         return network.tracked(batches, title), torch.tensor(order).argsort()
 
     def features(self, network: TrainedClassifier, data: TextDataset) -> Features:
-        """What the last layer of a network reads and says, of texts in their order."""
+        """Inputs and outputs of a network's last layer for texts, in their order."""
         return Predictor(self, network).features(examples_of(data), self.title_of(data.source))
 
 

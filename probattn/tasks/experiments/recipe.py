@@ -49,7 +49,7 @@ class ConditionRecipe(Section):
 
     @property
     def vocabulary(self) -> int:
-        """Words of all sets."""
+        """Number of words of all sets."""
         return self.types * self.sets
 
     @model_validator(mode="after")
@@ -158,7 +158,7 @@ class ExperimentTrainingRecipe(Section):
     device: Literal["auto", "cpu"] = key("auto", "`auto` uses an accelerator if there is one.")
 
     def evaluated(self, steps: int | None = None) -> tuple[int, ...]:
-        """The steps at which a run of so many updates, by default ``steps``, is evaluated.
+        """The steps at which a run of ``steps`` updates (by default those of the section) is evaluated.
 
         Example:
             >>> ExperimentTrainingRecipe(steps=25).evaluated()
@@ -169,7 +169,7 @@ class ExperimentTrainingRecipe(Section):
 
 
 class ExperimentRecipe(RunRecipe):
-    """All that a synthetic experiment depends on. What makes a recipe one is its section `experiment`.
+    """Recipe of a synthetic experiment, identified by its section `experiment`.
 
     Example:
         >>> recipe = ExperimentRecipe(experiment={"conditions": {"all": {}, "more": {"types": 60}}})
@@ -191,7 +191,7 @@ A recipe with a section `experiment` trains small models on synthetic tasks, eac
 
     @property
     def by_step(self) -> int:
-        """The update by which runs that have learned are counted."""
+        """The number of updates by which a run must have learned to be counted."""
         return self.experiment.by_step or self.training.steps
 
     @model_validator(mode="after")
@@ -207,7 +207,7 @@ A recipe with a section `experiment` trains small models on synthetic tasks, eac
         return self
 
     def titles(self) -> Mapping[str, str]:
-        """Names of the conditions for people, by key."""
+        """Displayed names of the conditions, by key."""
         return {
             name: condition.title or name.replace("_", " ")
             for name, condition in self.experiment.conditions.items()

@@ -1,4 +1,4 @@
-"""Synthetic experiments: conditions that are trained from many seeds and compared."""
+"""Synthetic experiments: conditions that are trained with many seeds and compared."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ NOT_MEASURES = {"kind", "step", "seconds"}
 
 
 class Experiments(Task[ExperimentRecipe, ExperimentResults]):
-    """Conditions of a synthetic task, each trained from every seed, after the search for heads where there is one."""
+    """Conditions of a synthetic task, each trained with every seed, after an optional search for attention heads."""
 
     section = "experiment"
     recipe_class = ExperimentRecipe
     view = ExperimentView()
 
     def parts(self, folder: Path) -> Iterator[Part]:
-        """The search for heads, then every condition; each has a folder of its own within the run's."""
+        """The search for heads, if any, then every condition; each has a subfolder of the run's folder."""
         if launched():
             raise RunError("experiments: expected one process, got a launcher's several")
         return self._parts(folder)
@@ -70,7 +70,7 @@ class Experiments(Task[ExperimentRecipe, ExperimentResults]):
         return Part(stage.name, partial(_fit, self.recipe, stage))
 
     def evaluate(self, run: Path, baseline: Path | None = None) -> ExperimentResults:
-        """Counts the runs that learned, and compares the conditions; everything was measured in training."""
+        """Counts the runs that learned the task, and compares the conditions, from measurements during training."""
         recipe = self.recipe
         if baseline is not None:
             raise RunError(f"{run}: expected no --baseline, the conditions of an experiment are compared")

@@ -1,4 +1,8 @@
-"""Tasks of pretrained networks with a head, each in a file of its own."""
+"""Tasks that fine-tune a pretrained network with a task head (output layer).
+
+In the methods of :class:`HeadTask`, columns are tensors ``[N, ...]`` by name with one row per example, from which
+measures are computed; an answer is the prediction for one example as a dictionary.
+"""
 
 from typing import Any
 
@@ -26,7 +30,7 @@ FINE_TUNING: list[type[Task[Any, Any]]] = [
     Spans,
     Tokens,
 ]
-"""The tasks of this folder."""
+"""All tasks that fine-tune a pretrained network with a task head, except text classification."""
 
 __all__ = ["FINE_TUNING", "Batch", "Choices", "Encoded", "ExamplesSection", "HeadRecipe", "HeadTask"]
 __all__ += ["Images", "Labels", "Language", "Regression", "Sequences", "Spans", "TextsSection", "Tokens"]

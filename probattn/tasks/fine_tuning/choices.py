@@ -162,7 +162,7 @@ class ChoicesRecipe(HeadRecipe):
 
 
 class Choices(HeadTask):
-    """The right one of several endings, by a network for multiple choice."""
+    """Multiple choice: which of several endings of a text is right."""
 
     section = "choices"
     recipe_class = ChoicesRecipe
@@ -178,17 +178,17 @@ class Choices(HeadTask):
     figures = class_figures
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of the endings."""
+        """Columns of the predictions of endings."""
         return class_record(posterior, batch)
 
     record_unlabelled = record
 
     def collate(self, codec: Any) -> Any:
-        """Rows of K endings to a batch ``[B, K, T]``."""
+        """Function that makes a batch ``[B, K, T]`` of rows with K endings of T tokens."""
         return partial(padded_choices, codec)
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """The text with each of its endings."""
+        """Tokens of each text with each of its endings."""
         numbers = {len(example["endings"]) for example in examples}
         if len(numbers) > 1:
             raise DataError(
@@ -213,7 +213,7 @@ class Choices(HeadTask):
         return encoded
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The most probable ending."""
+        """The most probable ending of each text."""
         probabilities, best = posterior.mean_probabilities, posterior.mean_probabilities.argmax(dim=-1)
         return [
             {

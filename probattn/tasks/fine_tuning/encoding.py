@@ -18,11 +18,11 @@ Answer = dict[str, Any]
 
 
 class Encoded(NamedTuple):
-    """An example as a network reads it.
+    """An example, encoded for a network.
 
     Attributes:
         rows: one row, or one for each window of a long text.
-        notes: what answers need besides, such as the places of tokens in the text.
+        notes: what the answer needs besides, such as the positions of tokens in the text.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -30,13 +30,13 @@ class Encoded(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some examples with what a network is given of them.
+    """Some examples with the tensors that a network reads.
 
     Attributes:
         examples: the examples.
-        encoded: the same as the network reads them.
-        tensors: the batch of all their rows, labels among them where the examples have some.
-        config: the network's configuration.
+        encoded: the encoded examples.
+        tensors: the batch of all their rows, with labels if the examples have labels.
+        config: configuration of the network.
     """
 
     examples: Examples

@@ -175,7 +175,7 @@ class ImagesRecipe(HeadRecipe):
 
 
 class Images(HeadTask):
-    """Classes of images, by a network for image classification."""
+    """Classification of images, by a network for image classification."""
 
     section = "images"
     recipe_class = ImagesRecipe
@@ -191,7 +191,7 @@ class Images(HeadTask):
         return class_names(example["label"] for example in self.examples["train"])
 
     def codec(self) -> Any:
-        """The network's image processor; of a new network one to the size of its images."""
+        """The image processor of the network; for a new network, one for the size of its images."""
         network = self.recipe.network
         if network.new is None:
             return super().codec()
@@ -202,7 +202,7 @@ class Images(HeadTask):
             return ViTImageProcessor(size={"height": size, "width": size})
 
     def untrained(self) -> PreTrainedModel:
-        """The network before training; see the base class."""
+        """The network before training; see :meth:`HeadTask.untrained`."""
         if self.recipe.network.new is None:
             return super().untrained()
         with seeded(self.recipe.training.seed):
@@ -218,11 +218,11 @@ class Images(HeadTask):
             raise RunError(f"network.config: {one_line(error)}") from error
 
     def collate(self, codec: Any) -> Any:
-        """Images to a batch of pixels; they are read when their batch is made."""
+        """Function that makes a batch of pixels; it reads the images of the batch."""
         return partial(pixels, codec)
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """The images as they are, with the numbers of their classes."""
+        """Images without changes, with the numbers of their classes."""
         index = {name: number for number, name in enumerate(self.label_names())}
         encoded = []
         for example in examples:
@@ -238,7 +238,7 @@ class Images(HeadTask):
         return encoded
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The most probable class."""
+        """The most probable class of each image."""
         answers = class_answers(posterior, batch)
         return [{"image": row["name"], **answer} for row, answer in zip(batch.examples, answers, strict=True)]
 
@@ -248,13 +248,13 @@ class Images(HeadTask):
     figures = class_figures
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of the classes."""
+        """Columns of class predictions."""
         return class_record(posterior, batch)
 
     record_unlabelled = record
 
     def truth(self, example: Mapping[str, Any]) -> str:
-        """The class."""
+        """The true class."""
         return str(example["label"])
 
 

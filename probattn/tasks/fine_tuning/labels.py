@@ -94,7 +94,7 @@ class LabelsDeciding(HeadDeciding):
 
 
 class Labels(HeadTask):
-    """Any number of labels for each text, by a network whose outputs are decisions of their own."""
+    """Multi-label classification of texts, by a network with one binary output per label."""
 
     section = "labels"
     recipe_class = LabelsRecipe
@@ -137,17 +137,17 @@ class Labels(HeadTask):
         return names
 
     def head_options(self) -> Mapping[str, Any]:
-        """Each output is a decision of its own."""
+        """Configuration of a network with one binary output per label."""
         return {"problem_type": "multi_label_classification"}
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Whether all labels of a text are right."""
+        """For each text, whether all labels are right."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         right = (program(inputs) > 0) == (batch["labels"] > THRESHOLD)
         return {"accuracy": right.all(dim=1).float()}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Texts with 1 for each of their labels, 0 for the others."""
+        """Tokens of texts, with 1 for each of their labels and 0 for the others."""
         names = self.label_names()
         encoded = []
         for example, inputs in zip(examples, self.section_of_examples.tokens(codec, examples), strict=True):
@@ -163,7 +163,7 @@ class Labels(HeadTask):
         return encoded
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Decisions by label, and sums over labels."""
+        """Columns of decisions per label, and of sums over labels."""
         truth = batch.tensors["labels"].bool()
         size, classes = truth.shape
         probabilities = posterior.mean_probabilities.double()
@@ -182,7 +182,7 @@ class Labels(HeadTask):
         }
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some texts."""
+        """Measures of the examples in ``columns``."""
         counts = columns["decisions"].sum(dim=0)
         by_label = [score for count in counts if (score := span_scores(count)[2]) is not None]
         means = {name: columns[name].mean().item() for name in ("exact", "nll", "brier")}
@@ -194,11 +194,11 @@ class Labels(HeadTask):
         }
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
-        """Precision, recall and F1 of each label, of the run's own network."""
+        """Table of precision, recall and F1 of each label, for the run's network."""
         yield scores_listing("By label", ("Label", "Texts"), self.label_names(), columns, "decisions")
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The labels of each text, all probabilities, and entropies summed over the labels."""
+        """The labels of each text, the probabilities of all labels, and entropies summed over labels."""
         names = output_names(batch.config)
         entropy, information = posterior.entropy.sum(dim=1), posterior.mutual_information.sum(dim=1)
         answers = []

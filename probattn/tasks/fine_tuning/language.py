@@ -107,7 +107,7 @@ class LanguageRecipe(HeadRecipe):
 
 
 class Language(HeadTask):
-    """The tokens of texts, masked ones or the next, by a network with a head over its vocabulary."""
+    """Language modelling: prediction of masked tokens, or of the next token."""
 
     section = "language"
     recipe_class = LanguageRecipe
@@ -123,17 +123,17 @@ class Language(HeadTask):
 
     @property
     def masked(self) -> bool:
-        """Whether masked tokens are predicted."""
+        """Whether masked tokens are predicted, instead of the next token."""
         return bool(self.section_of_examples.objective == "masked")
 
     @property
     def auto(self) -> Any:
-        """Networks for the objective."""
+        """The Hugging Face Auto class of networks for the objective."""
         return AutoModelForMaskedLM if self.masked else AutoModelForCausalLM
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The recipe's tokenizer, or that of a trained network once one was loaded."""
+        """The tokenizer of the recipe, or after :meth:`network` that of the loaded network."""
         return self.codec()
 
     def network(self, folder: Path) -> TrainedHead:
@@ -144,7 +144,7 @@ class Language(HeadTask):
 
     @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
-        """Passages by part; those that are measured on have their masks, the same for every network."""
+        """Passages by split; those for evaluation have fixed masks, the same for every network."""
         splits: dict[Any, list[Mapping[str, Any]]] = {}
         for split, texts in self.section_of_examples.load().items():
             passages = self._passages([example["text"] for example in texts])
@@ -204,13 +204,13 @@ class Language(HeadTask):
         return len(passage["ids"]) - sum(passage["special"])
 
     def program_options(self) -> Mapping[str, Any]:
-        """The mean number of predicted tokens, so that the objective is in nats per token."""
+        """The mean number of predicted tokens, so the objective is in nats per token."""
         passages = self.examples["train"]
         mean = sum(map(self._predicted_in, passages)) / len(passages)
         return {"mean_length": mean * self.section_of_examples.mask_probability if self.masked else mean}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Passages; those to train on are masked batch by batch."""
+        """Tokens of passages; training passages are masked when a batch is made."""
         return [self._encoded(codec, example) for example in examples]
 
     def _encoded(self, codec: Any, example: Mapping[str, Any]) -> Encoded:
@@ -241,13 +241,13 @@ class Language(HeadTask):
         return Encoded([{"input_ids": ids, "attention_mask": [1] * len(ids), "labels": labels}], words)
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
-        """Padded rows; those to train on are masked anew, by torch's generator."""
+        """Function that makes a padded batch; it masks training passages, with torch's random generator."""
         return partial(_collated, codec.pad_token_id or 0, self._collator(codec) if self.masked else None)
 
     def reading(
         self, program: HeadProgram, tensors: Mapping[str, Tensor]
     ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """Logits at the predicted tokens alone: all of them, of all draws, would fill the memory."""
+        """Logits at the predicted tokens only, because those of all tokens and draws would need too much memory."""
         return PickedLogits(program, self._positions(tensors["labels"]))
 
     def _positions(self, labels: Tensor) -> Tensor:
@@ -261,17 +261,17 @@ class Language(HeadTask):
         return labels if self.masked else labels[:, CausalLanguageModel.shift :]
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Sums over the predicted tokens."""
+        """Columns of sums over the predicted tokens."""
         labels = batch.tensors["labels"]
         truth = self._labels(labels).gather(1, self._positions(labels))
         return token_columns(posterior, truth, self.recipe.report.bins)
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some passages."""
+        """Measures of the passages in ``columns``."""
         return token_figures(columns)
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """Candidates for each masked token, or how surprising each word is, and mean entropies of tokens."""
+        """Candidates for each masked token, or each word's negative log-probability, and mean entropies of tokens."""
         labels = batch.tensors["labels"]
         truth = self._labels(labels).gather(1, self._positions(labels))
         entropy, information = posterior.entropy, posterior.mutual_information
@@ -328,7 +328,7 @@ class Language(HeadTask):
 
     @classmethod
     def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
-        """Candidates, or words with their surprise, of each text."""
+        """Table of the candidates, or of the words with their negative log-probabilities, of each text."""
         masked = bool(answers) and "masks" in answers[0]
         groups = tuple(
             Group(answer["text"], tuple(_candidate_rows(answer) if masked else _surprise_rows(answer)))

@@ -51,17 +51,17 @@ class ExampleLimits(LimitsSection):
 
 
 class ExamplesSection(Section):
-    """Where the examples of a task come from.
+    """Base class of recipe sections that describe the examples of a task.
 
-    A subclass names its columns and makes an example of a row (:meth:`example`); where that is not a text or a pair, it
-    says what identifies it (:meth:`identity`) and how a user writes it (:meth:`unlabelled`).
+    A subclass names its columns and makes an example from a row (:meth:`example`). If an example is not a text or a
+    pair of texts, it also overrides :meth:`identity` and :meth:`unlabelled`.
 
     Attributes:
-        named: data sets that have a name: each reads the rows of a split.
-        unlabelled_named: names of further data sets that bring inputs without labels.
-        suffixes: endings of files that the subclass reads by itself, without the dot.
-        input_keys: keys that name the columns of the inputs, and of second texts.
-        answer_keys: keys that name the columns of what is learned.
+        named: built-in data sets by name: functions that read the rows of a split.
+        unlabelled_named: names of further built-in data sets, of inputs without labels.
+        suffixes: extensions, without the dot, of files that the subclass reads itself.
+        input_keys: keys whose values are the names of the columns of inputs and of second texts.
+        answer_keys: keys whose values are the names of the columns of labels.
     """
 
     named: ClassVar[Mapping[str, Callable[[Split], Rows]]] = {}
@@ -103,30 +103,30 @@ class ExamplesSection(Section):
     limits: ExampleLimits = key(ExampleLimits(), "Maximum numbers of examples.")
 
     def columns(self) -> Collection[str]:
-        """The columns that must be there."""
+        """Names of the required columns."""
         names = (getattr(self, name) for name in (*self.input_keys, *self.answer_keys))
         return [name for name in names if name is not None]
 
     @abstractmethod
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """An example from a row; ``DataError`` names the place of one that is none."""
+        """Makes an example from a row; ``DataError`` names the position of an invalid one."""
 
     @property
     def columns_read(self) -> tuple[str, str | None]:
-        """Columns of the inputs, and of the second texts where the task is about pairs."""
+        """Columns of the inputs, and of the second texts if the task is about pairs, else None."""
         names = [getattr(self, name) for name in self.input_keys]
         return names[0], names[1] if len(names) > 1 else None
 
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """An example without label, as a user writes it; ``RunError`` where that cannot be."""
+        """Makes an example without label from the input of a user; ``RunError`` if it is invalid."""
         return {"text": text} if pair is None else {"text": text, "pair": pair}
 
     def unlabelled_columns(self) -> Collection[str]:
-        """The columns that data without labels must have."""
+        """Names of the columns that data without labels must have."""
         return [name for name in self.columns_read if name is not None]
 
     def unlabelled_row(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-        """An example without label from a row; ``DataError`` names the place of one that is none."""
+        """Makes an example without label from a row; ``DataError`` names the position of an invalid one."""
         first, second = self.columns_read
         text = text_of(fields.get(first), first, where)
         pair = None if second is None else self.second_text(fields.get(second), second, where)
@@ -136,27 +136,27 @@ class ExamplesSection(Section):
             raise DataError(f"{where}: {error}") from None
 
     def second_text(self, value: Any, name: str, where: str) -> Any:
-        """The second text of a row, as :meth:`unlabelled` takes it."""
+        """The second text of a row, in the form that :meth:`unlabelled` accepts."""
         return text_of(value, name, where)
 
     def identity(self, example: Mapping[str, Any]) -> str:
-        """The text by which an example is assigned to a part: equal texts are in the same one."""
+        """Text by which an example is assigned to a split: examples with equal texts are in the same split."""
         return "\n".join(example[name] for name in ("text", "pair") if name in example)
 
     def fingerprint(self, example: Mapping[str, Any]) -> str:
-        """What makes an example the same when a run is resumed."""
+        """Text that identifies an example, to check that a resumed run has the same data."""
         return repr(sorted(example.items()))
 
     def read_file(self, path: Path) -> Rows:
-        """Rows of a file with one of :attr:`suffixes`."""
+        """Rows of a file with one of the extensions :attr:`suffixes`."""
         # Not abstract: load calls it only for files with one of the suffixes, of which most sections have none.
         raise NotImplementedError(f"{type(self).__name__}: a section with suffixes overrides this")
 
     def load(self) -> dict[str, list[Mapping[str, Any]]]:
-        """All examples by split; "shifted" and "out_of_domain" where such data are named.
+        """All examples by split, including "shifted" and "out_of_domain" if the recipe has such data.
 
         Raises:
-            DataError: in one line, whatever is wrong with them.
+            DataError: the data are invalid; the message is one line.
         """
         sources: dict[Split, str | None] = {split: getattr(self, split) for split in SPLITS}
         if self.train in self.named:
@@ -174,7 +174,7 @@ class ExamplesSection(Section):
         return examples
 
     def read_examples(self, source: str, split: Split, *, labelled: bool = True) -> list[Mapping[str, Any]]:
-        """The examples of one source; ``DataError`` says in one line what is wrong with them."""
+        """The examples of one source; ``DataError`` if they are invalid."""
         read = self.example if labelled else self.unlabelled_row
         columns = self.columns() if labelled else self.unlabelled_columns()
         with long_fields():
@@ -184,7 +184,7 @@ class ExamplesSection(Section):
         return examples
 
     def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
-        """Rows of a source with the columns that must be there."""
+        """Rows of a source, which must have the ``columns``."""
         if source in self.named:
             return self.named[source](split)
         if source.startswith(PREFIX):
@@ -212,7 +212,7 @@ class ExamplesSection(Section):
             yield f"{title} row {number}", self.named_labels(fields, table.features)
 
     def named_labels(self, fields: Mapping[str, Any], features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fields of a row of the hub, with names for the numbers of classes."""
+        """Fields of a row of a Hugging Face data set, with the names of classes instead of their numbers."""
         return {name: _names_of(value, features[name]) for name, value in fields.items()}
 
     def _held_out(self, whole: Mapping[Split, Examples]) -> dict[Split, list[Mapping[str, Any]]]:
@@ -241,7 +241,7 @@ class ExamplesSection(Section):
         return [examples[row] for row in sorted(ranked[:limit])]
 
     def resolved(self) -> Self:
-        """The same, with the paths of files made absolute."""
+        """The same section with absolute paths of files."""
         paths: dict[str, str] = {}
         for split in (*SPLITS, "shifted", "out_of_domain"):
             source = getattr(self, split)
@@ -294,7 +294,7 @@ class HeadReportRecipe(TopicsReportSection):
 
 
 class HeadRecipe(MethodRecipe):
-    """What the recipes of these tasks have in common; each adds the section that makes it one of its task."""
+    """Base class of the recipes of these tasks; each adds the section that identifies its task."""
 
     introduction = INTRODUCTION
 
@@ -309,7 +309,7 @@ class HeadRecipe(MethodRecipe):
     report: HeadReportRecipe = key(HeadReportRecipe(), "What to report.")
 
     def examples(self) -> tuple[str, ExamplesSection]:
-        """Name and value of the section of examples."""
+        """Name and value of the section that describes the examples."""
         return next(
             (name, value)
             for name in type(self).model_fields

@@ -130,7 +130,7 @@ class NumbersDeciding(HeadDeciding):
 
 
 class Regression(HeadTask):
-    """A number for each text, with intervals, by a network with a head of one output."""
+    """Regression: a number for each text, with intervals, by a network with one output."""
 
     section = "regression"
     recipe_class = RegressionRecipe
@@ -190,11 +190,11 @@ class Regression(HeadTask):
     detects_by = "standard deviation of draws"
 
     def head_options(self) -> Mapping[str, Any]:
-        """One output."""
+        """Configuration of a network with one output."""
         return {"num_labels": 1, "problem_type": "regression"}
 
     def prepare(self, net: PreTrainedModel) -> None:
-        """Keeps mean and standard deviation of the training numbers, by which targets are standardised."""
+        """Stores mean and standard deviation of the training targets in the network, to standardise targets."""
         net.config.label_mean, net.config.label_std = self._standard
 
     @cached_property
@@ -204,14 +204,14 @@ class Regression(HeadTask):
         return targets.mean().item(), deviation or 1.0
 
     def program_of(self, net: nn.Module, **options: Any) -> Any:
-        """The program of a network of numbers; see the base class."""
+        """The program of a regression network; see :meth:`HeadTask.program_of`."""
         section = self.section_of_examples
         return super().program_of(
             net, noise=ObservationNoise(section.noise, degrees=section.degrees), **options
         )
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Texts with their standardised numbers."""
+        """Tokens of texts, with standardised targets."""
         encoded = []
         for example, inputs in zip(examples, self.section_of_examples.tokens(codec, examples), strict=True):
             if "target" in example:
@@ -221,7 +221,7 @@ class Regression(HeadTask):
         return encoded
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Prediction, number, ends of intervals, and what else is measured, in units of the numbers."""
+        """Columns of predictions, targets, ends of intervals and other quantities, in the unit of the targets."""
         predicted = in_units(posterior, batch)
         target = torch.tensor([example["target"] for example in batch.examples], dtype=torch.float64)
         draws = predicted.logits[:, :, 0].double()
@@ -236,7 +236,7 @@ class Regression(HeadTask):
         }
 
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
-        """Intervals stretched about their middle until those of the validation texts cover."""
+        """Columns with intervals that are stretched about their middle to cover the validation targets."""
         ends = columns["ends"].clone()
         for index, level in enumerate(LEVELS):
             factor = interval_stretch(held_out["ends"][:, index].T, held_out["target"], level).item()
@@ -246,7 +246,7 @@ class Regression(HeadTask):
         return {**columns, "stretched": ends}
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some texts."""
+        """Measures of the texts in ``columns``."""
         prediction, target = columns["prediction"].numpy(), columns["target"].numpy()
         varied = len(set(prediction.tolist())) > 1 and len(set(target.tolist())) > 1
         measures: dict[str, float | None] = {
@@ -266,7 +266,7 @@ class Regression(HeadTask):
         return measures
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
-        """Coverage and width of intervals, before and after the validation texts have stretched them."""
+        """Table of coverage and width of the intervals, before and after stretching."""
         rows = []
         for model, column in columns.items():
             for index, level in enumerate(LEVELS):
@@ -284,7 +284,7 @@ class Regression(HeadTask):
         )
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The prediction, where a number lies with 80%, and what the draws differ by."""
+        """The predicted number of each text, its 80% interval, and the standard deviation over draws."""
         predicted = in_units(posterior, batch)
         lower, upper = predicted.interval(0.8)[:, :, 0].tolist()
         rows = zip(
@@ -301,7 +301,7 @@ class Regression(HeadTask):
         ]
 
     def truth(self, example: Mapping[str, Any]) -> str:
-        """The number."""
+        """The true number, as text."""
         return f"{example['target']:g}"
 
 

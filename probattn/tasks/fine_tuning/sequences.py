@@ -76,11 +76,11 @@ class SequencesRecipe(HeadRecipe):
 
 
 class Sequences(HeadTask):
-    """Texts made of texts by a pretrained encoder-decoder.
+    """Generation of texts from texts by a pretrained encoder-decoder.
 
-    Tokens are measured where the network has read those of the true text before them. What it generates by itself is
-    the answer of its deterministic pass, of latent attention that at the posterior expectation; ``bayesian_mean`` and
-    ``bayesian_expectation`` therefore have the same BLEU.
+    Measures of tokens are of the true text, each token predicted from the true ones before it. BLEU is that of the text
+    that the network generates; latent attention generates at its posterior expectation, so ``bayesian_mean`` and
+    ``bayesian_expectation`` have the same BLEU.
     """
 
     section = "sequences"
@@ -101,7 +101,7 @@ class Sequences(HeadTask):
     }
 
     def load_data(self) -> HeadData:
-        """Encodes all texts; BLEU must be there before anything is trained."""
+        """Encodes all texts, and checks before training that the package for BLEU is installed."""
         try:
             bleu_counts(["a"], ["a"])
         except ImportError as error:
@@ -109,12 +109,12 @@ class Sequences(HeadTask):
         return super().load_data()
 
     def program_options(self) -> Mapping[str, Any]:
-        """The mean number of target tokens, so that the objective is in nats per token."""
+        """The mean number of target tokens, so the objective is in nats per token."""
         lengths = [len(row["labels"]) for row in self.data.train]
         return {"mean_length": sum(lengths) / len(lengths)}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Tokens of the texts, and as labels those of what is to be made of them."""
+        """Tokens of the input texts, with those of the target texts as labels."""
         section = self.section_of_examples
         sources = [section.prefix + example["text"] for example in examples]
         tokens = codec(sources, truncation=True, max_length=section.source_length)
@@ -130,11 +130,11 @@ class Sequences(HeadTask):
         return [Encoded([row]) for row in rows]
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
-        """Padded rows; the network makes the decoder's inputs of the labels."""
+        """Function that makes a padded batch; the network derives the decoder's inputs from the labels."""
         return partial(stacked, codec.pad_token_id or 0)
 
     def completed(self, network: TrainedHead, batch: Batch) -> Batch:
-        """A batch with generated texts; without labels, with the generated tokens in their place."""
+        """A batch with generated texts; if it has no labels, the generated tokens become its labels."""
         section, net = self.section_of_examples, network.net
         inputs = {name: batch.tensors[name].to(network.device) for name in ("input_ids", "attention_mask")}
         generate: Any = net.generate
@@ -149,7 +149,7 @@ class Sequences(HeadTask):
         return batch._replace(encoded=encoded, tensors=tensors)
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Sums over the tokens of the true text, and counts of the generated one."""
+        """Columns of sums over the tokens of the true text, and of counts of the generated one."""
         references = [example["target"] for example in batch.examples]
         return {
             **token_columns(posterior, batch.tensors["labels"], self.recipe.report.bins),
@@ -157,13 +157,14 @@ class Sequences(HeadTask):
         }
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some texts."""
+        """Measures of the texts in ``columns``."""
         return {"bleu": bleu_from_counts(columns["bleu"]).score, **token_figures(columns)}
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The generated text, its log-probability, and mean entropies of tokens, those of a true text where known.
+        """The generated text, its log-probability, and mean entropies of tokens, those of the true text if it is known.
 
-        Of P draws of the attention, the log-probability is that of their mean (Malinin and Gales 2021, section 3).
+        With P draws, the log-probability is that of the mean prediction of the draws (Malinin and Gales 2021, section
+        3).
         """
         labels = batch.tensors["labels"]
         entropy, information = posterior.entropy, posterior.mutual_information

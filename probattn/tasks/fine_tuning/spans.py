@@ -246,19 +246,19 @@ class SpansDeciding(HeadDeciding):
 
 
 class Spans(HeadTask):
-    r"""Answers as spans of a context, or none, by a network that marks first and last token.
+    r"""Question answering: an answer is a span of a context, or none, by a network that marks first and last token.
 
-    A draw gives a span of tokens i..j the score :math:`s_i + e_j`, and no answer :math:`s_0 + e_0`, the first token's,
-    the smallest of all windows (Devlin et al. 2019, section 4.3, and their ``run_squad.py``; no threshold). Spans are
-    those of the context's tokens with i <= j and at most ``max_answer_length`` tokens. Each is read in one window, the
-    one with the most context on its scarcer side, as ``run_squad.py`` chooses it for a token. The probability of an
-    outcome, span or no answer, is the mean over draws of the softmax over all outcomes; the answer is the most probable
-    one, entropy and mutual information are those of all outcomes, nats.
+    In each draw the span of tokens i..j has the score :math:`s_i + e_j`, with the network's scores s of first and e of
+    last tokens. "No answer" has the score :math:`s_0 + e_0` of the first token, the smallest over all windows (Devlin
+    et al. 2019, section 4.3, and their ``run_squad.py``; without a threshold). Spans consist of tokens of the context,
+    with i <= j and at most ``max_answer_length`` tokens. Of overlapping windows, each span is scored in the one whose
+    smaller side has the most context, as in ``run_squad.py``. The probability of an outcome (span or no answer) is the
+    mean over draws of the softmax over all outcomes. The answer is the most probable outcome; entropy and mutual
+    information, in nats, are those of all outcomes.
 
-    Measures of the tuned answer are those of the best span where
-    :math:`\log p(\text{no answer}) - \max \log p(\text{span}) \le \tau`, and of none elsewhere, with the
-    :math:`\tau` that has the highest F1 on the validation questions, as SQuAD's script finds it on the questions
-    themselves (Rajpurkar et al. 2018).
+    Measures of the tuned answer are those of the best span if :math:`\log p(\text{no answer}) - \max \log
+    p(\text{span}) \le \tau`, else of no answer. The threshold :math:`\tau` has the highest F1 on the validation
+    questions; SQuAD's script tunes it on the test questions (Rajpurkar et al. 2018).
     """
 
     section = "spans"
@@ -302,18 +302,18 @@ class Spans(HeadTask):
     }
 
     def head_options(self) -> Mapping[str, Any]:
-        """Two outputs a token."""
+        """Configuration of a network with two outputs per token."""
         return {"num_labels": 2}
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Share of windows with both ends right."""
+        """For each window, whether first and last token are right."""
         names = ("start_positions", "end_positions")
         inputs = {name: value for name, value in batch.items() if name not in names}
         positions = torch.stack([batch[name] for name in names], dim=1)
         return {"accuracy": (program(inputs).argmax(dim=-1) == positions).all(dim=1).float()}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Windows of question and context; one without the whole first answer is labelled with the first token."""
+        """Tokens of windows of question and context; those without the whole first answer are labelled "no answer"."""
         if not codec.is_fast:
             raise RunError(
                 f"{type(codec).__name__}: expected a tokenizer that knows the places of its tokens, got a slow one; "
@@ -354,14 +354,14 @@ class Spans(HeadTask):
         )
 
     def outcomes(self, posterior: Posterior, batch: Batch) -> Iterator[tuple[Candidates, Posterior]]:
-        """Of each example its spans, and draws of the scores of all outcomes, no answer first, ``[P, 1, 1 + K]``."""
+        """Spans of each example, and scores of its 1 + K outcomes, no answer first, in each draw, ``[P, 1, 1 + K]``."""
         logits_of_examples = posterior.logits.split([len(item.rows) for item in batch.encoded], dim=1)
         for encoded, logits in zip(batch.encoded, logits_of_examples, strict=True):
             candidates = Candidates.of(encoded.notes, self.section_of_examples.max_answer_length)
             yield candidates, Posterior(candidates.scores(logits)[:, None])
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Matches, log-likelihood and confidence of each question."""
+        """Columns of matches, log-likelihood and confidence of each question."""
         names = ("exact", "f1", "given", "answerable", "nll", "margin", "span_exact", "span_f1")
         matches: dict[str, list[float]] = {name: [] for name in names}
         confidence = []
@@ -387,7 +387,7 @@ class Spans(HeadTask):
         return columns | {"confidence": stacked, "bins": bins}
 
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
-        """Matches with the threshold of no answer that is best for the validation questions."""
+        """Columns with matches of the tuned answer, whose threshold is fitted to the validation questions."""
         threshold = best_threshold(held_out["margin"], held_out["span_f1"], held_out["answerable"] == 0)
         answered = columns["margin"] <= threshold
         nothing = (columns["answerable"] == 0).double()
@@ -398,7 +398,7 @@ class Spans(HeadTask):
         return {**columns, **tuned, "threshold": torch.full_like(columns["margin"], threshold)}
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some questions."""
+        """Measures of the questions in ``columns``."""
         exact, answerable = columns["exact"], columns["answerable"] > 0
         return {
             "exact": exact.mean().item(),
@@ -412,7 +412,7 @@ class Spans(HeadTask):
         }
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
-        """Questions with and without an answer, by model."""
+        """Table of measures of the questions with and without an answer, by model."""
         rows = []
         for model, column in columns.items():
             for kind, answerable in (("answerable", 1), ("unanswerable", 0)):
@@ -446,7 +446,7 @@ class Spans(HeadTask):
             )
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The most probable outcome of each question, and those that follow; without text where there is no answer."""
+        """The most probable outcome of each question, and the next ones; the text is empty if there is no answer."""
         answers = []
         for example, (candidates, joint) in zip(batch.examples, self.outcomes(posterior, batch), strict=True):
             probabilities = joint.mean_probabilities[0]
@@ -470,7 +470,7 @@ class Spans(HeadTask):
         return answers
 
     def explained(self, network: TrainedHead, example: Mapping[str, Any]) -> WordsExample | None:
-        """Of the window of the most probable span, the leading outcomes, no answer among them."""
+        """Words behind the most probable outcomes, no answer included, in the window of the most probable span."""
         predictor = Predictor(self, network)
         (batch,) = predictor.batches([example])
         posterior = predictor.drawn(batch, 0)
@@ -519,7 +519,7 @@ class Spans(HeadTask):
 
     @classmethod
     def table(cls, answers: Sequence[Answer]) -> Sheet:
-        """Answers as a table, which says where there is none."""
+        """Table of answers, with a mark where there is none."""
         return super().table([answer | {"answer": answer["answer"] or NOTHING} for answer in answers])
 
 

@@ -1,4 +1,4 @@
-"""Tasks of pretrained networks with a head: from a recipe to a program, its measures and the report."""
+"""Base class of tasks that fine-tune a pretrained network with a task head."""
 
 from __future__ import annotations
 
@@ -59,21 +59,22 @@ UNCERTAINTY = {"probability": "Probability", **ENTROPIES}
 
 
 class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
-    """A pretrained network with a head, fine-tuned and measured by the measures of its task.
+    """Base class of tasks that fine-tune a pretrained network with a task head (output layer).
 
-    A subclass names its recipe, the Auto class of its networks and its measures, and says how examples are encoded,
-    which columns its measures are computed from, and what answers are.
+    A subclass names its recipe, the Auto class of its networks and its measures, encodes examples, and computes
+    columns, measures and answers.
 
     Attributes:
-        reads_with: the Auto class of what its networks read with.
-        headings: of the table of uncertain examples, by the key of an answer.
-        inputs: the keys of an answer that hold the input.
-        ranked_by: the key of an answer that holds its uncertainty.
+        reads_with: Auto class of the tokenizer or image processor.
+        headings: headings of the table of uncertain examples, by the key of an answer.
+        inputs: keys of an answer that hold the input.
+        ranked_by: key of an answer that holds its uncertainty.
         calibrates: whether validation examples are predicted too, see :meth:`calibrated`.
-        guided: whether predictions of labelled examples follow the labels, as those of tokens behind a true text do.
-        decides: what decides which answers can stand; None where nothing does.
-        cluster: the key of what several examples may share, which a bootstrap then draws together, and its name in the
-            plural; None where examples are independent.
+        guided: whether predictions of labelled examples depend on the labels, such as tokens predicted from the true
+            ones.
+        decides: class that decides which predictions to accept; None if there is none.
+        cluster: key by which examples are grouped into the clusters that the bootstrap draws, and a noun for the
+            clusters in the plural; None if examples are independent.
     """
 
     reads_with: ClassVar[Any] = AutoTokenizer
@@ -88,36 +89,36 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     @property
     @abstractmethod
     def auto(self) -> Any:
-        """Transformers' Auto class of the networks; a plain class attribute where it is always the same."""
+        """The Hugging Face Auto class of the networks; a subclass may define it as a plain class attribute."""
 
     @abstractmethod
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """Examples as a network reads them, with labels where the examples have some."""
+        """Encodes examples for a network, with labels if the examples have labels."""
 
     @abstractmethod
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """What the measures are computed from, one row an example."""
+        """Columns of a batch, from which the measures are computed, one row per example."""
 
     @abstractmethod
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some examples, and further figures that the records keep."""
+        """Measures of the examples in ``columns``, and further numbers for the results."""
 
     @abstractmethod
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """What is predicted of each example; :attr:`ranked_by` is among it."""
+        """Prediction of each example as a dictionary, which contains :attr:`ranked_by`."""
 
     @abstractmethod
     def truth(self, example: Mapping[str, Any]) -> str | None:
-        """The label of an example in words, as answers show theirs; None for none."""
+        """The label of an example, as text; None if there is none."""
 
     # Data and networks
 
     def collate(self, codec: Any) -> Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Tensor]]:
-        """Rows to a batch: padded by the tokenizer, labels stacked."""
+        """Function that makes a batch of rows: inputs padded by the tokenizer, labels stacked."""
         return partial(padded, codec)
 
     def label_names(self) -> Sequence[str] | None:
-        """Names of the head's outputs; None where they are not the data's."""
+        """Names of the network's outputs; None if the data do not determine them."""
         return None
 
     def head_options(self) -> Mapping[str, Any]:
@@ -125,7 +126,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return {}
 
     def prepare(self, net: PreTrainedModel) -> None:
-        """Sets what the network is to keep of the data, before it is converted."""
+        """Stores properties of the data in the network, before it is converted."""
 
     def program_options(self) -> Mapping[str, Any]:
         """Further options of the program."""
@@ -137,17 +138,17 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return self.section_of_examples.load()
 
     def encoded(self, network: TrainedHead, examples: Examples) -> list[Encoded]:
-        """Examples as a trained network reads them."""
+        """Encodes examples for a trained network."""
         return self.encode(network.codec, examples)
 
     def shortest_first(self, examples: Examples, encoded: Sequence[Encoded]) -> list[int]:
-        """Rows of the examples by the length of their inputs: batches of neighbours need little padding."""
+        """Indices of the examples in order of input length, so that batches need little padding."""
         lengths = [max((len(row.get("input_ids", ())) for row in item.rows), default=0) for item in encoded]
         return sorted(range(len(examples)), key=lengths.__getitem__)
 
     @property
     def section_of_examples(self) -> Any:
-        """The section of the recipe that names them."""
+        """The section of the recipe that describes the examples."""
         return self.recipe.examples()[1]
 
     def sizes(self) -> Mapping[str, int]:
@@ -156,7 +157,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return {names.get(split, split): len(examples) for split, examples in self.examples.items()}
 
     def load_data(self) -> HeadData:
-        """Encodes all examples, so that none is refused after training."""
+        """Encodes all examples, so examples that cannot be used raise before training."""
         examples, codec = self.examples, self.codec()  # in this order, so that bad data are named first
         encoded = {split: self.encode(codec, rows) for split, rows in examples.items()}
         rows = {split: [row for item in items for row in item.rows] for split, items in encoded.items()}
@@ -170,24 +171,24 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         )
 
     def fingerprints(self) -> Iterator[str]:
-        """What makes the data the same when a run is resumed."""
+        """Texts that identify the data, to check that a resumed run has the same data."""
         for split, examples in self.examples.items():
             yield split
             yield from map(self.section_of_examples.fingerprint, examples)
 
     def codec(self) -> Any:
-        """What the recipe's network reads with."""
+        """The tokenizer or image processor of the recipe's network."""
         return load_tokenizer(self.recipe.network, self.reads_with)
 
     def untrained(self) -> PreTrainedModel:
-        """The recipe's network with a head for the data, whose attention is its own."""
+        """The recipe's network with a head for the data, before attention methods are applied."""
         recipe = self.recipe
         return load_head(
             self.auto, recipe.network, self.label_names(), seed=recipe.training.seed, **self.head_options()
         )
 
     def program(self, *, baseline: bool = False) -> HeadProgram:
-        """The recipe's network as a Pyro program; see the base class."""
+        """The recipe's network as a Pyro program; see :meth:`ProgramTask.program`."""
         data = self.data
         net = self.untrained()
         self.prepare(net)
@@ -195,21 +196,21 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return self.program_of(net, num_data=len(data.train), **self.program_options())
 
     def program_of(self, net: nn.Module, **options: Any) -> HeadProgram:
-        """The program of a network with the head."""
+        """The program of a network with its head."""
         program: Program = program_for(net, **options)
         assert isinstance(program, HeadProgram)
         return program
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Nothing beside the parts of the loss; a task may have more."""
+        """No metrics besides the terms of the loss; a subclass may add some."""
         return {}
 
     def save_beside(self, program: HeadProgram, folder: Path) -> None:
-        """Saves what the network reads with."""
+        """Saves the tokenizer or image processor."""
         self.data.codec.save_pretrained(folder)
 
     def network(self, folder: Path) -> TrainedHead:
-        """Loads a trained network and what it reads with."""
+        """Loads a trained network and its tokenizer or image processor."""
         path = check_finished(folder)
         with quiet_loading():
             net = load(path)
@@ -218,11 +219,11 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @property
     def network_name(self) -> str:
-        """What the recipe calls its network."""
+        """Name of the network in the recipe."""
         return str(getattr(self.recipe.network, "new", None) or self.recipe.network.name)
 
     def words(self) -> Mapping[str, Any]:
-        """Network and data, in words."""
+        """Descriptions of network and data for the report."""
         return {
             "network": self.network_name,
             "data": self.section_of_examples.train,
@@ -233,41 +234,41 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @property
     def answering(self) -> HeadAnswering:
-        """Answers of the head."""
+        """Prediction of inputs of users."""
         return HeadAnswering(self)
 
     @property
     def deciding(self) -> Deciding | str:
-        """Decisions by the validation examples and those that are measured."""
+        """Decisions by the validation examples and the evaluated examples (:mod:`probattn.triage`)."""
         return super().deciding if self.decides is None else self.decides(self)
 
     def reading(
         self, program: HeadProgram, tensors: Mapping[str, Tensor]
     ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """What is predicted of a batch, as a function of its inputs: the program's prediction, or a share of it."""
+        """The prediction for a batch as a function of its inputs: that of the program, or a part of it."""
         return program
 
     def completed(self, network: TrainedHead, batch: Batch) -> Batch:
-        """A batch with what the network itself adds before it is measured, such as a text that it generates."""
+        """A batch with outputs that the network generates before they are measured, such as texts."""
         return batch
 
     def record_unlabelled(self, posterior: Posterior, batch: Batch) -> Columns:
-        """What of :meth:`record` needs no labels and is measured of out-of-domain examples."""
+        """The columns of :meth:`record` that need no labels, for out-of-domain examples."""
         return {}
 
     @property
     def detects(self) -> bool:
-        """Whether data are measured that the uncertainty is to tell from those of the domain."""
+        """Whether out-of-domain data are evaluated, which the uncertainty is to detect."""
         return len(self.measured_splits) > 1
 
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:
-        """Columns with what the validation examples say about them."""
+        """Columns with quantities that were fitted to the validation examples, such as stretched intervals."""
         return columns
 
     def evaluation(
         self, table: Mapping[tuple[str, ModelKey], Columns], data: Sequence[DataSet]
     ) -> Evaluation:
-        """Scores of the columns by data set and model, and their differences to the baseline."""
+        """Scores from columns by data set and model, and differences to the baseline."""
 
         def figures(columns: Columns) -> dict[str, float | None]:
             return self.figures(columns) if columns.keys() != {"uncertainty"} else {}
@@ -282,11 +283,11 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         )
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
-        """Further tables of the report, from the columns of the test examples by model."""
+        """Further tables of the report, from columns of the test examples by model."""
         return ()
 
     def explained(self, network: TrainedHead, example: Mapping[str, Any]) -> WordsExample | None:
-        """The words for and against an example's answer; None where the task has one answer a word, or none."""
+        """Words that support or oppose an example's answer; None for tasks without a single answer per example."""
         return None
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedHead]) -> Results:
@@ -323,7 +324,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         )
 
     def write_predictions(self, run: Path, answers: Mapping[str, Sequence[Answer]]) -> None:
-        """Writes split, input, true label and answer of every measured example into the run's folder."""
+        """Writes split, input, true label and answer of every evaluated example into the run's folder."""
         write_predictions(run, self._prediction_rows(answers), self.inputs)
 
     def _prediction_rows(self, answers: Mapping[str, Sequence[Answer]]) -> Iterator[Mapping[str, Any]]:
@@ -343,12 +344,12 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @property
     def measured_splits(self) -> list[str]:
-        """The splits that are measured."""
+        """Names of the evaluated splits."""
         return [key for key in self.examples if role_of(key) in ROLES]
 
     @property
     def clusters(self) -> dict[str, list[str]] | None:
-        """What each measured example shares with others, by split; None where they are independent."""
+        """Cluster of each evaluated example, by split; None if examples are independent."""
         return {key: self._clusters(key) for key in self.measured_splits} if self.cluster else None
 
     def _clusters(self, key: str) -> list[str]:
@@ -356,7 +357,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return [] if self.cluster is None else [example[self.cluster[0]] for example in self.examples[key]]
 
     def described(self, key: str) -> DataSet:
-        """A split that is measured, as the report names it."""
+        """Description of an evaluated split for the report."""
         section = self.section_of_examples
         other = None if key == "test" else getattr(section, key)
         name = other or section.train
@@ -416,7 +417,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @classmethod
     def table(cls, answers: Sequence[Answer]) -> Sheet:
-        """Answers as a table: those of :attr:`headings` that they have, words before numbers."""
+        """Table of answers, with the columns of :attr:`headings` that occur, words before numbers."""
         keys = [key for key in cls.headings if answers and key in answers[0]]
         numbers = [key for key in keys if isinstance(answers[0][key], float)]
         keys = [key for key in keys if key not in numbers] + numbers
@@ -429,11 +430,11 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @classmethod
     def answer_sheet(cls, answers: Sequence[Answer]) -> Sheet:
-        """Answers to inputs of users, for a terminal."""
+        """Table of answers to inputs of users, for a terminal."""
         return cls.table(answers)
 
     def topic_data(self, networks: Sequence[TrainedHead]) -> TopicData:
-        """Test examples as the topics of the report read them."""
+        """Test examples for the topics of the report."""
         test, head_measure = self.examples["test"], self.head_measure()
 
         def batches(network: TrainedHead, examples: Examples) -> Iterator[Mapping[str, Tensor]]:
@@ -473,7 +474,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         return accuracy
 
     def drawing(self, num_samples: int, seed: int) -> Self:
-        """The task with other draws."""
+        """The same task with another number of draws and another seed."""
         prediction = self.recipe.prediction.model_copy(update={"num_samples": num_samples, "seed": seed})
         task = type(self)(self.recipe.model_copy(update={"prediction": prediction}))
         if "examples" in vars(self):

@@ -17,7 +17,7 @@ TEXTS = ("text", "pair")
 
 
 class TextsSection(ExamplesSection):
-    """Texts, or pairs of texts, with a label each.
+    """Base class of recipe sections that describe texts, or pairs of texts, with one label each.
 
     A subclass has the field ``label``, and reads it in :meth:`target`.
     """
@@ -26,7 +26,7 @@ class TextsSection(ExamplesSection):
     input_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     answer_keys: ClassVar[tuple[str, ...]] = ("label",)
     paired_names: ClassVar[tuple[str, ...]] = ()
-    """Data sets with a name that are pairs."""
+    """Names of built-in data sets of pairs."""
     label: str
 
     text: Filled = key("text", "Column of the texts.")
@@ -35,12 +35,12 @@ class TextsSection(ExamplesSection):
 
     @property
     def paired(self) -> bool:
-        """Whether texts come in pairs."""
+        """Whether the examples are pairs of texts."""
         return self.text_pair is not None or self.train in self.paired_names
 
     @property
     def columns_read(self) -> tuple[str, str | None]:
-        """Columns of the texts and, where there are some, of the second texts."""
+        """Columns of the texts and, for pairs, of the second texts."""
         return self.text, (self.text_pair or "text_pair") if self.paired else None
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -52,7 +52,7 @@ class TextsSection(ExamplesSection):
         return example | {"target": self.target(fields.get(self.label), where)}
 
     def rows(self, source: str, split: Split, columns: Collection[str]) -> Rows:
-        """Rows of a source; data sets of texts that have a name bring texts without labels."""
+        """Rows of a source; built-in sets of texts provide texts without labels."""
         if source in self.named or source not in self.unlabelled_named or self.label in columns:
             yield from super().rows(source, split, columns)
             return
@@ -64,10 +64,10 @@ class TextsSection(ExamplesSection):
 
     @abstractmethod
     def target(self, value: Any, where: str) -> Any:
-        """A label from its field; ``DataError`` names the place of one that is none."""
+        """A label from its field; ``DataError`` names the position of an invalid one."""
 
     def tokens(self, codec: Any, examples: Examples) -> list[dict[str, Any]]:
-        """What a tokenizer makes of each text or pair."""
+        """Tokens of each text or pair, as the tokenizer ``codec`` returns them."""
         pairs = [example["pair"] for example in examples] if "pair" in examples[0] else None
         texts = [example["text"] for example in examples]
         tokens = codec(texts, pairs, truncation=True, max_length=self.max_length)

@@ -175,7 +175,7 @@ class TokensDeciding(HeadDeciding):
 
 
 class Tokens(HeadTask):
-    """Classes of words, and spans of them, by a network for token classification."""
+    """Token classification: a tag for each word, and spans of words."""
 
     section = "tokens"
     recipe_class = TokensRecipe
@@ -202,19 +202,19 @@ class Tokens(HeadTask):
         return sorted(tags, key=lambda tag: (tag != OUTSIDE, tag))
 
     def program_options(self) -> Mapping[str, Any]:
-        """The mean number of labelled words, so that the objective is in nats per word."""
+        """The mean number of labelled words, so the objective is in nats per word."""
         lengths = [sum(label != IGNORED for label in row["labels"]) for row in self.data.train]
         return {"mean_length": sum(lengths) / len(lengths)}
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Share of right words of each text."""
+        """For each text, the share of words with the right tag."""
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         labelled = batch["labels"] != IGNORED
         right = (program(inputs).argmax(dim=-1) == batch["labels"]) & labelled
         return {"accuracy": right.sum(dim=1) / labelled.sum(dim=1).clamp_min(1)}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
-        """The first piece of each word has its tag."""
+        """Tokens of texts; the first token of each word has the tag of the word as its label."""
         index = {name: number for number, name in enumerate(self.label_names())}
         tokens = codec(
             [list(example["words"]) for example in examples],
@@ -244,7 +244,7 @@ class Tokens(HeadTask):
         return encoded
 
     def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Numbers of spans by type, and sums over words."""
+        """Columns of numbers of spans by type, and of sums over words."""
         names, size = output_names(batch.config), len(batch.examples)
         types = span_types(names)
         labels = batch.tensors["labels"]
@@ -261,19 +261,19 @@ class Tokens(HeadTask):
         return {"spans": counts, **token_columns(posterior, labels, self.recipe.report.bins)}
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
-        """The measures of some texts."""
+        """Measures of the texts in ``columns``."""
         precision, recall, f1 = span_scores(columns["spans"].sum(dim=(0, 1)))
         tokens = token_figures(columns)
         del tokens["perplexity"]
         return {"f1": f1, "precision": precision, "recall": recall, **tokens}
 
     def listings(self, columns: Mapping[ModelKey, Columns]) -> Iterable[Listing]:
-        """Precision, recall and F1 of each type of span, of the run's own network."""
+        """Table of precision, recall and F1 of each type of span, for the run's network."""
         names, headings = span_types(self.label_names()), ("Type", "True spans")
         yield scores_listing("By type", headings, names, columns, "spans")
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """Tags and spans of each text, and the largest entropy of a word."""
+        """Tags and spans of each text, and the largest entropy of its words."""
         probabilities = posterior.mean_probabilities
         entropy, information = posterior.entropy, posterior.mutual_information
         answers = []

@@ -55,7 +55,7 @@ class GraphTextDataRecipe(Section):
     max_length: int = key(400, "Maximum number of tokens, counting the end token; the rest is cut.", ge=2)
 
     def file(self, part: str) -> Path:
-        """Path of a file."""
+        """Path of the file of a part: "train", "validation" or "test"."""
         path = Path(getattr(self, part)).expanduser()
         if path.name != getattr(self, part):
             return path
@@ -68,7 +68,7 @@ class GraphTextDataRecipe(Section):
         """Reads "train", "validation" and "test".
 
         Raises:
-            DataError: in one line, whatever is wrong with them.
+            DataError: the data are invalid; the message is one line.
         """
         relations = read_relations(self.file("relations"))
         train = self._read("train", relations)
@@ -86,7 +86,7 @@ class GraphTextDataRecipe(Section):
             raise DataError(f"graph_text.{role}: {error}") from None
 
     def path_keys(self) -> Iterable[str]:
-        """The folder, and the files that do not lie in it."""
+        """Keys with paths: the folder, and files outside it."""
         files = {name: getattr(self, name) for name in ("train", "validation", "test", "relations")}
         return ("folder", *(name for name, path in files.items() if path and Path(path).name != path))
 
@@ -158,7 +158,7 @@ class GraphTextReportRecipe(TopicsReportSection):
 
 
 class GraphTextRecipe(MethodRecipe):
-    """All that a run of texts about graphs depends on. What makes a recipe one of them is its section `graph_text`.
+    """Recipe of texts about graphs, identified by its section `graph_text`.
 
     Example:
         >>> recipe = GraphTextRecipe(graph_text={"train": "my.tsv"}, attention={"method": "deterministic"})

@@ -1,4 +1,4 @@
-"""Texts about knowledge graphs: recipe to network to report."""
+"""Generation of texts about knowledge graphs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class GraphTextAnswering(Answering):
 
 
 class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, GraphTextProgram]):
-    """Texts by GraphWriter (Koncel-Kedziorski et al. 2019), which are written at the posterior expectation."""
+    """Generation of texts by GraphWriter (Koncel-Kedziorski et al. 2019), at the posterior expectation of attention."""
 
     section = "graph_text"
     measures = MEASURES
@@ -103,11 +103,11 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
 
     @cached_property
     def wordnet(self) -> Any:
-        """Where METEOR's synonyms are from; None for none."""
+        """Source of METEOR's synonyms; None to use none."""
         return find_wordnet()
 
     def load_data(self) -> CodecData:
-        """Tokenizes everything; what measures need must be there before anything is trained."""
+        """Tokenizes all texts, and checks before training that the packages of the measures are installed."""
         try:
             bleu(["a"], ["a"])
             meteor(["a"], ["a"], self.wordnet)
@@ -119,11 +119,11 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         return self.tokenized_data(vocabulary, fingerprint)
 
     def tokenized(self, rows: GraphTexts, codec: GraphVocabulary) -> TokenizedGraphTexts:
-        """Texts as the recipe cuts them."""
+        """Tokenized texts, truncated as the recipe specifies."""
         return TokenizedGraphTexts(rows, codec, max_length=self.recipe.graph_text.max_length)
 
     def untrained(self, codec: GraphVocabulary) -> GraphWriterForGeneration:
-        """The recipe's network with random weights, a function of the seed, in training mode."""
+        """The recipe's network with random weights, determined by the seed, in training mode."""
         network = self.recipe.network
         config = GraphWriterConfig(
             vocab_size=len(codec),
@@ -140,11 +140,11 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
             return GraphWriterForGeneration(config).train()
 
     def program_of(self, net: Any, **options: Any) -> GraphTextProgram:
-        """A network as a program, with the recipe's penalty on copying again."""
+        """A network as a program, with the recipe's penalty on repeated copying."""
         return GraphTextProgram(net, coverage=self.recipe.network.coverage, **options)
 
     def program_options(self) -> Mapping[str, Any]:
-        """The mean length of a text, which the likelihood is divided by."""
+        """The mean length of a text, by which the likelihood is divided."""
         return {"mean_length": self.data.train.mean_target_length}
 
     def save_beside(self, program: GraphTextProgram, folder: Path) -> None:
@@ -159,14 +159,14 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
             raise RunError(one_line(error)) from error
 
     def network_words(self) -> str:
-        """The network in words, for its report."""
+        """Description of the network for the report."""
         network, words = self.recipe.network, len(self.data.codec)
         return (
             f"GraphWriter, {network.layers} blocks x {network.width}, {network.heads} heads, {words:,} words"
         )
 
     def written(self, network: Trained, texts: GraphTexts, doing: str = "texts") -> Written:
-        """What a network writes about graphs, in their order."""
+        """Texts that a network generates about graphs, in their order."""
         options: WritingOptions = self.recipe.search.build()
         order = texts.shortest_first()
         batches = self.sized_batches(network, texts.at(order), options.batch_size)
@@ -179,7 +179,7 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         return [rows[row] for row in torch.tensor(order).argsort().tolist()]
 
     def token_columns(self, network: Trained, texts: GraphTexts) -> dict[ModelKey, dict[str, Tensor]]:
-        """What the perplexity of the true texts is computed from, by model: of draws and at the expectation."""
+        """Columns from which the perplexity of the true texts is computed, by model (draws and expectation)."""
         order = texts.shortest_first()
         prediction = self.recipe.prediction
         batches = self.sized_batches(network, texts.at(order), prediction.batch_size)
@@ -216,7 +216,7 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         return columns
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> GraphTextResults:
-        """Writes the test texts, keeps them beside the records, and measures them."""
+        """Generates texts about the test graphs, saves them in the run's folder, and measures them."""
         last, test, report = networks[-1], self.datasets["test"], self.recipe.report
         texts = {network.key: self.written(network, test) for network in networks}
         table: dict[tuple[str, ModelKey], dict[str, Tensor]] = {}

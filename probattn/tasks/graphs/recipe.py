@@ -63,7 +63,7 @@ class GraphTrainingRecipe(_Training):
     """Training on all labelled nodes at once, one update per epoch (Velickovic et al. 2018)."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
-        """Options of the driver; see the base class."""
+        """Options of the training loop; ``optimizer`` are further options of the optimiser."""
         return super().driver_options(name="Adam", **optimizer) | {"scheduler": None}
 
 
@@ -84,13 +84,13 @@ class GraphDataRecipe(Section):
         """Reads the graph.
 
         Raises:
-            DataError: in one line, whatever is wrong with it.
+            DataError: the data are invalid; the message is one line.
         """
         graph = load_planetoid(self.name, self.folder)
         return (graph.with_normalised_rows() if self.normalise_rows else graph).with_self_loops()
 
     def path_keys(self) -> Iterable[str]:
-        """The folder."""
+        """Keys with paths: the folder."""
         return ("folder",)
 
 
@@ -115,7 +115,7 @@ class GraphReportRecipe(ReportSection):
 
 
 class GraphRecipe(MethodRecipe):
-    """All that a run on a graph depends on. What makes a recipe one of a graph is its section `graph`.
+    """Recipe of the classification of a graph's nodes, identified by its section `graph`.
 
     Example:
         >>> recipe = GraphRecipe(graph={"name": "cora"}, attention={"method": "deterministic"})

@@ -1,4 +1,4 @@
-"""Classification of the nodes of a graph: recipe to network to report. torch-geometric is imported where it is used."""
+"""Classification of the nodes of a graph. torch-geometric is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
-    """Classes of the nodes of a citation graph, by a graph attention network (Velickovic et al. 2018)."""
+    """Classification of the nodes of a citation graph, by a graph attention network (Velickovic et al. 2018)."""
 
     section = "graph"
     recipe_class = GraphRecipe
@@ -60,23 +60,23 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         return self.recipe.graph.load()
 
     def sizes(self) -> Mapping[str, int]:
-        """Number of labelled nodes of each part."""
+        """Number of labelled nodes for training, validation and testing."""
         graph = self.graph
         masks = {"training": graph.train_mask, "validation": graph.validation_mask, "test": graph.test_mask}
         return {name: int(mask.sum()) for name, mask in masks.items()}
 
     def classes(self) -> Mapping[str, int]:
-        """Training nodes of each class."""
+        """Number of training nodes of each class."""
         counts = torch.bincount(self.graph.labels[self.graph.train_mask], minlength=self.graph.num_classes)
         return dict(zip(self.graph.label_names, counts.tolist(), strict=True))
 
     def load_data(self) -> Data:
-        """Rows of labelled nodes."""
+        """Indices of labelled nodes."""
         graph = self.graph
         return Data(graph.rows("train"), graph.rows("validation"), None, {"data": graph_digest(graph)})
 
     def program(self, *, baseline: bool = False) -> NodeClassifier:
-        """The recipe's network as a Pyro program; see the base class."""
+        """The recipe's network as a Pyro program; see :meth:`ProgramTask.program`."""
         try:
             from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
         except ImportError as error:  # torch-geometric is not installed
@@ -97,7 +97,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         return NodeClassifier(net, graph, num_data=int(graph.train_mask.sum()))
 
     def driver(self, program: NodeClassifier, **options: Any) -> SVIDriver:
-        """Adam on the whole graph at once, with the options of the recipe."""
+        """The training loop: Adam on the whole graph, with the options of the recipe."""
         data = self.data
         all_nodes = {
             "batch_size": max(len(data.train["nodes"]), len(data.validation["nodes"])),
@@ -106,11 +106,11 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         return super().driver(program, **(all_nodes | options))
 
     def save(self, program: NodeClassifier, folder: Path) -> None:
-        """Keeps the weights."""
+        """Saves the weights."""
         save_weights(program.net, folder)
 
     def network(self, folder: Path) -> Network[NodeClassifier]:
-        """Builds the network of the recipe, or its baseline, with its trained weights."""
+        """Makes the network of the recipe, or its baseline, and loads the trained weights."""
         baseline = is_plain_at(self, folder)
         check_finished(folder)
         program = self.program(baseline=baseline)
@@ -119,13 +119,13 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
 
     @property
     def key(self) -> ModelKey:
-        """Key of the network in records: latent attention comes before alignment."""
+        """Key of the network in results; latent attention precedes alignment."""
         return METHODS.key(self.methods) or "deterministic"
 
     def baselines(
         self, run: Path, baseline: Path | None, network: Network[NodeClassifier]
     ) -> list[Network[NodeClassifier]]:
-        """The deterministic network beside the run's own."""
+        """The deterministic network to compare with the run's network."""
         if baseline is not None:
             raise RunError(
                 f"{run}: expected no --baseline, a run on a graph is compared with the deterministic network beside it "
@@ -136,7 +136,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
         return [self.network(path)] if there else []
 
     def words(self) -> Mapping[str, Any]:
-        """Network and data, in words."""
+        """Descriptions of network and data for the report."""
         graph, network = self.graph, self.recipe.network
         return {
             "network": f"graph attention, {network.heads} heads of {network.features}, {network.output_heads} at the "

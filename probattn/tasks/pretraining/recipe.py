@@ -67,11 +67,11 @@ class PretrainingDataRecipe(Section):
     )
 
     def stream(self) -> TextStream:
-        """The texts, which are not read yet."""
+        """The stream of texts; it reads them when it is iterated."""
         return TextStream(tuple(self.texts), self.validation_fraction, self.test_fraction)
 
     def resolved(self) -> Self:
-        """The same, with the paths of files and folders made absolute."""
+        """The same section with absolute paths of files and folders."""
         texts = [text if text in NAMED else absolute(text) for text in self.texts]
         tokenizer = self.tokenizer
         if tokenizer is not None and Path(tokenizer).expanduser().is_dir():
@@ -128,7 +128,7 @@ class PretrainingNetworkRecipe(Section):
         return self
 
     def sizes(self) -> dict[str, Any]:
-        """Sizes of the discriminator by their names in transformers."""
+        """Sizes of the discriminator by their names in Hugging Face configurations."""
         return {
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,
@@ -137,7 +137,7 @@ class PretrainingNetworkRecipe(Section):
         }
 
     def generator_sizes(self) -> dict[str, Any]:
-        """Sizes of the generator by their names in transformers."""
+        """Sizes of the generator by their names in Hugging Face configurations."""
         generator = self.generator
         return {
             "hidden_size": generator.width or max(1, self.width // 4),
@@ -190,10 +190,10 @@ class PretrainingReportRecipe(TopicsReportSection):
 
 
 class PretrainingRecipe(MethodRecipe):
-    """All that a run of pre-training depends on. What makes a recipe one of them is its section `pretraining`.
+    """Recipe of pre-training, identified by its section `pretraining`.
 
-    Attention methods are those of the discriminator, the network that is kept; the generator's attention is
-    deterministic.
+    Attention methods apply to the discriminator, the network that is saved for use; the generator has deterministic
+    attention.
 
     Example:
         >>> recipe = PretrainingRecipe(pretraining={"texts": ["imdb"]}, attention={"method": "deterministic"})

@@ -1,4 +1,4 @@
-"""Pre-training: recipe to networks to report."""
+"""Pre-training of language models."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ GENERATOR = "generator"
 
 
 class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, ElectraProgram]):
-    """ELECTRA's pre-training (Clark et al. 2020); a run keeps the discriminator, with the generator inside."""
+    """Pre-training of ELECTRA (Clark et al. 2020); a run saves the discriminator, and the generator in a subfolder."""
 
     section = "pretraining"
     measures = MEASURES
@@ -74,7 +74,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
     accuracy_title = "accuracy of detection"
 
     def num_outputs(self, net: Any) -> int:
-        """One: whether a token was replaced."""
+        """One output: whether a token was replaced."""
         return 1
 
     @cached_property
@@ -84,7 +84,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The recipe's tokenizer, or that of a trained network once one was loaded."""
+        """The tokenizer of the recipe, or after :meth:`load_net` that of the loaded network."""
         section, positions = self.recipe.pretraining, self.recipe.network.positions
         if section.tokenizer is not None:
             return loaded_tokenizer(section.tokenizer)
@@ -107,7 +107,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
 
     @cached_property
     def datasets(self) -> Mapping[str, Any]:
-        """The stream to train on, of about so many passages, and passages with masks that are a function of them."""
+        """Stream of training passages, with an estimate of their number, and evaluated passages with fixed masks."""
         section = self.recipe.pretraining
         limits: dict[Split, int | None] = {
             "validation": section.limits.validation,
@@ -124,7 +124,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         return datasets
 
     def load_data(self) -> Data:
-        """Reads all texts once, so that none is refused after training begins, and learns the vocabulary."""
+        """Reads all texts, so texts that cannot be used raise before training, and learns the vocabulary."""
         read = self.texts.read  # first: it says what is wrong with the texts
         words = sorted(self.tokenizer.get_vocab().items())
         fingerprint = {"data": read.digest, "vocabulary": digest([repr(words)])}
@@ -132,11 +132,11 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         return Data(self.stream, self.datasets["validation"], collate, fingerprint)
 
     def driver_options(self, program: ElectraProgram) -> dict[str, Any]:
-        """The stream has an order of its own."""
+        """Options for data with a fixed order, which the training loop must not shuffle."""
         return {"shuffle": False}
 
     def untrained(self, codec: Any) -> tuple[ElectraForPreTraining, ElectraForMaskedLM]:
-        """Discriminator and generator with random weights, a function of the seed, in training mode."""
+        """Discriminator and generator with random weights, determined by the seed, in training mode."""
         network = self.recipe.network
         common: dict[str, Any] = {
             "vocab_size": len(codec),
@@ -167,7 +167,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         )
 
     def program(self, *, baseline: bool = False) -> ElectraProgram:
-        """The recipe's networks as a Pyro program; see the base class."""
+        """The recipe's networks as a Pyro program; see :meth:`ProgramTask.program`."""
         stream: PassageStream = self.data.train
         networks = self.untrained(self.tokenizer)
         put_methods(networks[0], () if baseline else self.methods, self.recipe, self.network_title)
@@ -181,19 +181,19 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         )
 
     def save_beside(self, program: ElectraProgram, folder: Path) -> None:
-        """Saves the tokenizer, and the generator in a folder of its own."""
+        """Saves the tokenizer, and the generator in a subfolder."""
         self.tokenizer.save_pretrained(folder)
         program.generator.save_pretrained(folder / GENERATOR)
 
     @staticmethod
     def validation_metrics(program: Any, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Accuracies of each text: of detection, of calling all tokens original, of the generator."""
+        """For each text, the accuracy of detection, of calling all tokens original, and of the generator."""
         corrupted = program.corrupted(batch)
         logits = program({"input_ids": corrupted.input_ids, "attention_mask": batch["attention_mask"]})
         return validation_figures(logits, corrupted, program.candidates(batch))
 
     def load_net(self, folder: Path) -> Any:
-        """Discriminator and generator in a folder, whose tokenizer is the task's from then on."""
+        """Loads discriminator and generator from a folder; their tokenizer becomes that of the task."""
         networks = super().load_net(folder), open_pretrained(ElectraForMaskedLM, folder / GENERATOR)
         codec = open_pretrained(AutoTokenizer, folder)
         tokenizer = vars(self).get("tokenizer", codec)
@@ -206,11 +206,11 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         return networks
 
     def load_codec(self, folder: Path) -> Any:
-        """The tokenizer of the network that was loaded."""
+        """The tokenizer of the loaded network."""
         return self.tokenizer
 
     def words(self) -> Mapping[str, Any]:
-        """Networks and data, in words."""
+        """Descriptions of networks and data for the report."""
         network, generator = self.recipe.network, self.recipe.network.generator_sizes()
         return {
             "network": f"ELECTRA, {network.layers} layers x {network.width}, {network.heads} heads; generator "
@@ -220,7 +220,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         }
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> PretrainingResults:
-        """Measures every network on test passages with replacements of its own generator."""
+        """Measures every network on test passages with replacements by its generator."""
         table = {
             ("test", key): columns
             for network in networks
@@ -248,17 +248,17 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
     def batches(
         self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
     ) -> Iterator[Mapping[str, Tensor]]:
-        """Passages on the network's device with replacements by a generator, the network's own by default."""
+        """Passages on the network's device, with replacements by ``generator`` or else by the network's generator."""
         return (batch.inputs for batch in self.replaced(network, rows, generator=generator))
 
     def take(self, number: int) -> list[Row]:
-        """The first test passages, for topics."""
+        """The first ``number`` test passages, for topics of the report."""
         return list(self.datasets["test"][:number])
 
     def replaced(
         self, network: Trained, rows: Sequence[Row], *, generator: Trained | None = None
     ) -> Iterator[Replaced]:
-        """Batches of passages with replacements by a generator, the network's own by default."""
+        """Batches of passages with replacements by ``generator`` or else by the network's generator."""
         source = generator or network
         for step, chunk in enumerate(in_batches(rows, self.recipe.prediction.batch_size)):
             batch = network.moved(stacked(network.codec.pad_token_id, chunk))
@@ -271,7 +271,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
             yield Replaced(inputs, source.program.candidates(batch), batch["original_ids"], corrupted)
 
     def columns_of(self, network: Trained, rows: Sequence[Row]) -> dict[ModelKey, Columns]:
-        """What the measures are computed from, by model, one row a passage, in the order of the passages."""
+        """Columns from which the measures are computed, by model, with one row per passage, in their order."""
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]["original_ids"]))
         total = -(-len(rows) // self.recipe.prediction.batch_size)
         batches = self.replaced(network, [rows[index] for index in order])
@@ -303,7 +303,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
     def samples(
         self, networks: Sequence[Trained], rows: Sequence[Row]
     ) -> tuple[tuple[PredictedToken, ...], ...]:
-        """Passages token by token as every network reads them, with the replacements of the last one's generator."""
+        """Predictions of all networks for each token of passages, with replacements by the last network's generator."""
         tokens: list[tuple[PredictedToken, ...]] = []
         for step, batch in enumerate(self.replaced(networks[-1], rows)):
             by_model = {
@@ -319,5 +319,5 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
         return tuple(tokens)
 
     def topic_data(self, networks: Sequence[Trained]) -> TopicData:
-        """Test passages as the topics of the report read them, with tokens of the run's own generator."""
+        """Test passages for the topics of the report, with replacements by the generator of the run."""
         return replace(super().topic_data(networks), batches=partial(self.batches, generator=networks[-1]))

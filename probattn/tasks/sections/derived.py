@@ -25,7 +25,7 @@ RANGE = re.compile(r", (?:[<>]=? -?\d+(?:\.\d+)?|in [\[(][^\])]*[\])])(?=[.;,:]|
 
 
 class MethodSection(Section):
-    """A section that asks for an attention method; ``names`` has the key of each of the method's options."""
+    """Base class of sections of attention methods; ``names`` maps each option of the method to its key."""
 
     method_class: ClassVar[type[Method]]
     names: ClassVar[Mapping[str, str]]
@@ -46,7 +46,7 @@ class MethodSection(Section):
         return self
 
     def build(self, seed: int = 0) -> Any:
-        """The options of the method; None where the section asks for nothing."""
+        """The options of the method; None if the section selects none."""
         options = {name: getattr(self, key) for name, key in self.names.items()}
         if "seed" in hints(self.method_class):
             options["seed"] = seed

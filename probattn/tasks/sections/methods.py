@@ -18,33 +18,33 @@ Taking = TypeVar("Taking", bound="MethodRecipe")
 
 
 class MethodRecipe(RunRecipe):
-    """A recipe whose network may be given attention methods: each of its sections that names one asks for it.
+    """Base class of recipes whose network can have attention methods, each selected by a section.
 
     Attributes:
-        takes_registered: whether methods that are registered later have sections too.
-        without: sections of methods that its networks cannot be given.
+        takes_registered: whether the recipe also has sections for methods that are registered later.
+        without: sections of methods that the networks do not accept.
     """
 
     takes_registered: ClassVar[bool] = True
     without: ClassVar[tuple[str, ...]] = ()
 
     def sections(self) -> dict[str, MethodSection]:
-        """The sections that ask for methods, by name, in the order of the recipe."""
+        """The sections that select methods, by name, in the order of the recipe."""
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in values.items() if isinstance(value, MethodSection)}
 
     def methods(self) -> tuple[Method, ...]:
-        """The methods that the network is converted with; empty where its attention stays as it is."""
+        """The attention methods of the recipe; empty if its attention is deterministic and unchanged."""
         recipe: Any = self
         built = [section.build(recipe.training.seed) for section in self.sections().values()]
         return tuple(method for method in built if method is not None)
 
     def of(self, kind: type[Asked]) -> Asked | None:
-        """The options of a method, by their class; None without it."""
+        """The options of the method of class ``kind``; None without this method."""
         return next((method for method in self.methods() if isinstance(method, kind)), None)
 
     def method_words(self) -> str:
-        r"""The methods, in words.
+        r"""Description of the methods.
 
         Example:
             >>> from probattn.recipes import read_recipe
@@ -60,7 +60,7 @@ class MethodRecipe(RunRecipe):
         return "; ".join(words)
 
     def attention_words(self) -> str:
-        """The attention without latent weights, in words."""
+        """Description of attention that is not latent."""
         return "deterministic attention"
 
 
@@ -126,7 +126,7 @@ class AttentionRecipe(_Attention):
         return super().build(seed) if self.method in {"babn", "bam"} else None
 
     def deterministic(self) -> AttentionRecipe:
-        """The same section with the network's own attention."""
+        """The same section with deterministic attention."""
         return self.model_copy(update={"method": "deterministic"})
 
 

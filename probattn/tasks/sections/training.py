@@ -147,10 +147,10 @@ class TrainingRecipe(_Training):
     """
 
     default_length: ClassVar[Mapping[str, int]] = {"epochs": EPOCHS}
-    """Epochs or steps of a training that is given neither."""
+    """Default number of epochs or steps, if a recipe sets neither."""
 
     def driver_options(self, **optimizer: Any) -> dict[str, Any]:
-        """Options of the driver; see the base class."""
+        """Options of the training loop; ``optimizer`` are further options of the optimiser."""
         return cast(dict[str, Any], super().driver_options(name=self.optimizer_class, **optimizer))
 
     @model_validator(mode="before")
@@ -226,7 +226,7 @@ class ProbeRecipe(Section):
         return value
 
     def watched(self) -> tuple[int, ...]:
-        """The updates, in order."""
+        """The numbers of updates after which attention and probe are recorded, in order."""
         if self.steps is not None:
             return tuple(self.steps)
         steps, power = [0], 10

@@ -230,7 +230,7 @@ class TranslationDataRecipe(Section):
         return self
 
     def file(self, part: str, language: str) -> str:
-        """Path of a user's file; the packed one where only that is there."""
+        """Path of a file of the user; that of its compressed form if only this exists."""
         plain = f"{getattr(self, part)}.{language}"
         packed = f"{plain}.gz"
         return packed if Path(packed).exists() and not Path(plain).exists() else plain
@@ -239,7 +239,7 @@ class TranslationDataRecipe(Section):
         """Reads the pairs of "train", "validation" and "test".
 
         Raises:
-            DataError: in one line, whatever is wrong with them.
+            DataError: the data are invalid; the message is one line.
         """
         if self.corpus is not None:
             reverse = self.source == "de"
@@ -261,7 +261,7 @@ class TranslationDataRecipe(Section):
             raise DataError(f"translation.{role}: {error}") from None
 
     def path_keys(self) -> Iterable[str]:
-        """The folder, and the user's own files."""
+        """Keys with paths: the folder, and files of the user."""
         return ("folder", *(PARTS if self.corpus is None else ()))
 
 
@@ -280,7 +280,7 @@ class TranslationReportRecipe(TopicsReportSection):
 
 
 class TranslationRecipe(MethodRecipe):
-    """All that a run of translation depends on. What makes a recipe one of translation is its section `translation`.
+    """Recipe of translation, identified by its section `translation`.
 
     Example:
         >>> recipe = TranslationRecipe(translation={"subwords": 4000}, attention={"method": "deterministic"})
@@ -358,7 +358,7 @@ A recipe with a section `translation` trains an encoder-decoder, a Transformer o
         return self.attention.method == "variational"
 
     def attention_words(self) -> str:
-        """The attention without latent weights, in words."""
+        """Description of attention that is not latent."""
         if not self.is_variational:
             return super().attention_words()
         sums = {"enumerate": "enumerated", "sample": "sampled"}[self.attention.estimator]

@@ -1,4 +1,4 @@
-"""Translation: recipe to network to report."""
+"""Translation."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
 
     @property
     def is_uniform(self) -> bool:
-        """Whether the network attends to all source tokens alike."""
+        """Whether the network has uniform attention over all source tokens."""
         return self.recipe.network.uniform_attention
 
     @property
     def no_probe(self) -> str | None:
-        """Why the network has no lexical probe."""
+        """Reason why the network has no lexical probe; None if it has one."""
         name = self.recipe.network.name
         if name == "lstm":
             return None
@@ -119,7 +119,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         )
 
     def load_data(self) -> CodecData:
-        """Learns the subwords and tokenizes everything, so that no sentence is refused after training."""
+        """Learns the subwords and tokenizes all sentences, so sentences that cannot be used raise before training."""
         options, train = self.recipe.translation, self.datasets["train"]
         subwords = Subwords.train(train.sources + train.targets, options.subwords, options.subword_model)
         watched = None if self.recipe.probe is None else self._watched(subwords)
@@ -127,7 +127,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return self.tokenized_data(subwords, fingerprint, watched)
 
     def tokenized(self, rows: SentencePairs, codec: Subwords) -> TokenizedPairs:
-        """Sentence pairs as the recipe cuts them."""
+        """Tokenized sentence pairs, truncated as the recipe specifies."""
         options = self.recipe.translation
         return TokenizedPairs(rows, codec, max_length=options.max_length, on_long=options.on_long)
 
@@ -154,11 +154,11 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
 
     @property
     def is_plain(self) -> bool:
-        """Whether attention is deterministic and no other method is asked for."""
+        """Whether attention is deterministic and the recipe has no other method."""
         return super().is_plain and not self.recipe.is_variational
 
     def untrained(self, codec: Any) -> PreTrainedModel:
-        """The recipe's network with random weights, a function of the seed, in training mode."""
+        """The recipe's network with random weights, determined by the seed, in training mode."""
         network, seed = self.recipe.network, self.recipe.training.seed
         if network.name == "lstm":
             with seeded(seed):
@@ -177,11 +177,11 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return build_transformer(size, len(codec), seed=seed)
 
     def program_of(self, net: Any, **options: Any) -> Translator:
-        """A network as a program that predicts without a latent alignment."""
+        """A network as a program without latent alignment."""
         return Translator(net, **options)
 
     def program(self, *, baseline: bool = False) -> Translator:
-        """The recipe's network as a Pyro program; see the base class."""
+        """The recipe's network as a Pyro program; see :meth:`ProgramTask.program`."""
         recipe, data = self.recipe, self.data
         net = self.untrained(data.codec)
         put_methods(net, () if baseline else self.methods, recipe, TITLES[recipe.network.name])
@@ -203,7 +203,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return Subwords.load(folder / SUBWORDS)
 
     def driver_options(self, program: Translator) -> dict[str, Any]:
-        """Guide and estimator of a latent alignment."""
+        """Guide and gradient estimator of a latent alignment."""
         if not isinstance(program, VariationalTranslator):
             return {}
         with seeded(self.recipe.training.seed):
@@ -213,22 +213,22 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return {"guide": guide, "elbo": elbo}
 
     def network(self, folder: Path) -> TrainedTranslator:
-        """Loads a trained network and its vocabulary; latent attention translates at its expectation."""
+        """Loads a trained network and its vocabulary; latent attention translates at its posterior expectation."""
         network = super().network(folder)
         expected = network.key == "bayesian_mean"
         return replace(network, key="bayesian_expectation") if expected else network
 
     @property
     def drawing(self) -> Drawing:
-        """How topics predict."""
+        """Options of the predictions of topics."""
         return Drawing(seed=self.recipe.report.seed, batch_size=self.recipe.search.batch_size)
 
     def batches(self, network: TrainedTranslator, rows: SentencePairs) -> Iterator[Mapping[str, Tensor]]:
-        """Sentence pairs on the network's device, the shortest first."""
+        """Sentence pairs on the network's device, shortest first."""
         return super().batches(network, rows.rows(rows.shortest_first()))
 
     def token_columns(self, network: TrainedTranslator, pairs: SentencePairs) -> dict[str, Tensor]:
-        """What perplexity and token accuracy are computed from, a row a pair."""
+        """Columns from which perplexity and token accuracy are computed, one row per sentence pair."""
         chunks = []
         for inputs in self.batches(network, pairs):
             with torch.no_grad():
@@ -237,11 +237,11 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return joined(chunks, pairs.shortest_first())
 
     def curves(self, network: TrainedTranslator) -> Sequence[Curve]:
-        """Training curves, with figures per token of the validation pairs."""
+        """Training curves, in validation per token."""
         return translation_curves(network.records, network.key)
 
     def network_words(self) -> str:
-        """The network in words, for its report."""
+        """Description of the network for the report."""
         network, options = self.recipe.network, self.recipe.translation
         heads = f"{network.heads} head{'s' if network.heads > 1 else ''}"
         widths = " and ".join(str(width) for width in (network.width, network.decoder_width) if width)
@@ -254,7 +254,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return ", ".join([*words, f"{options.subwords:,} subwords ({options.subword_model})"])
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedTranslator]) -> TranslationResults:
-        """Translates the test sentences, measures the translations, and writes them beside the records."""
+        """Translates the test sentences, measures the translations, and saves them in the run's folder."""
         last, test = networks[-1], self.datasets["test"]
         options = self.recipe.search.build()
         translations: dict[ModelKey, list[str]] = {

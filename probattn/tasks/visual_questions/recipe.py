@@ -130,7 +130,7 @@ class VisualQuestionDataRecipe(Section):
         )
 
     def file(self, name: str) -> Path:
-        """Path of a file or folder."""
+        """Path of a file or folder, relative to the folder of the section."""
         path = Path(name).expanduser()
         if path.is_absolute():
             return path
@@ -139,7 +139,7 @@ class VisualQuestionDataRecipe(Section):
         return package_file("easy_vqa", "data", distribution="easy-vqa", purpose="visual_questions") / path
 
     def images(self, part: str) -> ImageFiles:
-        """Where the images of "train" or "test" are."""
+        """The files of the images of "train" or "test"."""
         files: QuestionFilesRecipe = getattr(self, part)
         return ImageFiles(
             self.file(files.images), files.pattern, self.regions, self.image_size, self.max_regions
@@ -149,7 +149,7 @@ class VisualQuestionDataRecipe(Section):
         """Reads "train", "validation" and "test".
 
         Raises:
-            DataError: in one line, whatever is wrong with them.
+            DataError: the data are invalid; the message is one line.
         """
         read, test = self._read("train"), self._read("test")
         train, validation = read.split(self.held_out)
@@ -182,7 +182,7 @@ class VisualQuestionDataRecipe(Section):
             raise DataError(f"visual_questions.{role}: {error}") from None
 
     def path_keys(self) -> Iterable[str]:
-        """The folder, and with it the files."""
+        """Keys with paths: the folder, to which files are relative."""
         return ("folder",)
 
 
@@ -217,7 +217,7 @@ class VisualQuestionNetworkRecipe(Section):
         return self
 
     def path_keys(self) -> Iterable[str]:
-        """A file of vectors."""
+        """Keys with paths: a file of word vectors."""
         return () if self.embeddings == GLOVE else ("embeddings",)
 
 
@@ -279,7 +279,7 @@ class VisualQuestionTrainingRecipe(_Training):
         return self
 
     def epoch_schedule(self) -> EpochSchedule | None:
-        """The papers' schedule; None for one of transformers'."""
+        """The papers' learning rates by epoch; None for a schedule of the Hugging Face library."""
         if self.schedule != "epochs":
             return None
         return EpochSchedule(self.epochs, self.warmup_epochs, tuple(self.decay_epochs), self.decay)
@@ -294,7 +294,7 @@ class VisualQuestionReportRecipe(TopicsReportSection):
 
 
 class VisualQuestionRecipe(MethodRecipe):
-    """All that a run of questions about images depends on. Its section `visual_questions` makes a recipe one of them.
+    """Recipe of questions about images, identified by its section `visual_questions`.
 
     Example:
         >>> recipe = VisualQuestionRecipe(visual_questions={}, attention={"method": "deterministic"})

@@ -1,4 +1,4 @@
-"""Questions about images: recipe to network to report."""
+"""Questions about images."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class VisualQuestionData(CodecData):
 class VisualQuestionTask(
     ScratchTask[VisualQuestionRecipe, VisualQuestionResults, VisualQuestionData, VisualQuestionProgram]
 ):
-    """Questions about images by MCAN (Yu et al. 2019), as they are and with noise on the regions' features."""
+    """Questions about images, answered by MCAN (Yu et al. 2019), without and with noise on the regions' features."""
 
     section = "visual_questions"
     measures = MEASURES
@@ -72,13 +72,13 @@ class VisualQuestionTask(
     accuracy_title = "accuracy"
 
     def notes(self) -> Iterable[str]:
-        """How many questions have out-of-vocabulary answers alone."""
+        """Number of questions whose answers are all outside the vocabulary."""
         for role, missing in self.data.unknown.items():
             if missing:
                 yield f"{role}: {missing:,} questions have no answer of the vocabulary and count as wrong"
 
     def load_data(self) -> VisualQuestionData:
-        """Tokenizes the questions and chooses the answers; the images' files are there, and are read when needed."""
+        """Tokenizes the questions and selects the answers; images must exist as files, which are read later."""
         section, network, train = self.recipe.visual_questions, self.recipe.network, self.datasets["train"]
         words = (row.words for row in train.rows)
         tokenizer = word_tokenizer(words, min_frequency=section.min_frequency, split="spaces")
@@ -132,7 +132,7 @@ class VisualQuestionTask(
                 )
 
     def num_outputs(self, net: PreTrainedModel) -> int:
-        """Answers of the vocabulary."""
+        """Number of answers in the vocabulary."""
         return int(net.config.num_labels or 0)
 
     def untrained(self, codec: Any) -> McanForQuestionAnswering:
@@ -140,7 +140,7 @@ class VisualQuestionTask(
         return new_network(self.recipe, len(codec), self.data.answers, self.data.vectors)
 
     def start(self, network: Trained) -> VisualQuestionProgram:
-        """The program of a trained network before its training."""
+        """The program of a trained network with its weights before training."""
         return self.program_of(new_network(self.recipe, len(network.codec), network.names))
 
     def program_of(self, net: Any, **options: Any) -> VisualQuestionProgram:
@@ -148,12 +148,12 @@ class VisualQuestionTask(
         return VisualQuestionProgram(net, **options)
 
     def driver_options(self, program: VisualQuestionProgram) -> dict[str, Any]:
-        """The papers' learning rates by epoch, where the recipe asks for them."""
+        """The papers' learning rates by epoch, if the recipe requests them."""
         schedule = self.recipe.training.epoch_schedule()
         return {} if schedule is None else {"scheduler": schedule}
 
     def save_beside(self, program: VisualQuestionProgram, folder: Path) -> None:
-        """Saves the tokenizer; the answers are in the network's configuration."""
+        """Saves the tokenizer; the answers are part of the network's configuration."""
         self.data.codec.save_pretrained(folder)
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
@@ -167,7 +167,7 @@ class VisualQuestionTask(
         return open_pretrained(AutoTokenizer, folder)
 
     def words(self) -> Mapping[str, Any]:
-        """Network and data, in words."""
+        """Descriptions of network and data for the report."""
         network, train = self.recipe.network, self.datasets["train"]
         images = len({row.image for row in train.rows})
         return {
@@ -178,14 +178,14 @@ class VisualQuestionTask(
         }
 
     def rows(self, network: Trained, questions: VisualQuestions) -> TokenizedVisualQuestions:
-        """Questions as a network reads them; they keep the images that were read."""
+        """Encoded questions; images are cached once read."""
         length = self.recipe.visual_questions.max_length
         return TokenizedVisualQuestions(questions, network.codec, network.names, max_length=length)
 
     def batches(
         self, network: Trained, rows: VisualQuestions | TokenizedVisualQuestions, *, noisy: bool = False
     ) -> Iterator[dict[str, Tensor]]:
-        """Questions on the network's device, in their order, with noise on the regions or without."""
+        """Questions on the network's device, in their order, with noise on the regions' features if ``noisy``."""
         rows = self.rows(network, rows) if isinstance(rows, VisualQuestions) else rows
         config, prediction = network.net.config, self.recipe.prediction
         grid = None if config.grid_size is None else (config.grid_size**2, config.region_size)
@@ -197,7 +197,7 @@ class VisualQuestionTask(
     def columns_of(
         self, network: Trained, keys: Sequence[str]
     ) -> Iterator[tuple[tuple[str, ModelKey], Columns]]:
-        """What the measures of data sets, "test" and "noisy", are computed from, by data set and model."""
+        """Columns from which the measures are computed, by data set ("test", "noisy") and model."""
         rows, prediction = self.rows(network, self.datasets["test"]), self.recipe.prediction
         total = -(-len(rows) // prediction.batch_size)
         for key in keys:
@@ -216,7 +216,7 @@ class VisualQuestionTask(
                 yield (key, model), joined(value, range(len(rows)))
 
     def measure(self, run: RunDescription, networks: Sequence[Trained]) -> VisualQuestionResults:
-        """Answers the test questions, as they are and with noise, and measures the answers."""
+        """Answers the test questions, without and with noise, and measures the answers."""
         keys = ["test", *(["noisy"] if self.recipe.visual_questions.noise is not None else [])]
         columns_by_key = dict(chain.from_iterable(self.columns_of(network, keys) for network in networks))
         table = {
@@ -261,7 +261,7 @@ class VisualQuestionTask(
             yield sample_of(networks, batches, single, self.recipe.prediction)
 
     def accuracy(self, network: Trained, rows: VisualQuestions) -> Callable[[], float]:
-        """Measures the accuracy of the answers at the posterior expectation."""
+        """A function that measures the accuracy of the answers at the posterior expectation."""
         batches = list(self.batches(network, rows))
 
         def measured() -> float:
