@@ -31,7 +31,7 @@ def attention_layers(
         statistic: for draws "mean" (default) or "std", the standard deviation (divisor P - 1; 0 for one draw); for
             moments "noise_share", the shares of the variance of the prediction.
         sites: names of the sites to return, in this order. Default: all, in the order of the network. For an
-            encoder-decoder name those of one kind: encoder, decoder or cross-attention.
+            encoder-decoder name only sites of the encoder, the decoder or the cross-attention.
         queries: attention mask of the row's queries, ``[T]``; positions where it is 0 are left out.
         keys: attention mask of the row's keys, ``[S]``. Default: ``queries``.
 

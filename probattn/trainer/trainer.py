@@ -388,7 +388,7 @@ class ProbabilisticTrainer(Checkpoints):
             on an input; :func:`probattn.triage.write_policy` saves it.
 
         Raises:
-            RunError: no inputs; or ``novelty``, which needs distances as in :func:`probattn.triage.judged_probabilities`.
+            RunError: no inputs; or ``novelty``, which needs distances from the training data.
             ValueError: a head of numbers or spans, data without labels, or an option out of its range.
 
         Example:
