@@ -27,8 +27,7 @@ class Effect:
         index: number of the token or word.
         effect: effect on the target: the knock-out if it was computed, else the slope.
         exact: whether ``effect`` is the knock-out.
-        change: probability of the answer with the token minus that without it (in regression of the predicted number);
-            None without a knock-out.
+        change: probability of the answer (or predicted number) with the token minus without; None if not masked.
         answer: the most probable class without the token, if it is another one; else None.
     """
 
@@ -49,8 +48,7 @@ class AttentionEffects:
         knockouts: knock-outs, ``[P, B, G]``; NaN if not computed.
         change: probability of the answer with the token or word minus that without it, ``[B, G]``, in [-1, 1] (in
             regression the difference of the numbers); NaN if not computed.
-        answer: number of the class, label or output that is explained, ``[B]``; -1 if the target is a function of
-            several predictions per row.
+        answer: number of the explained class, label or output, ``[B]``; -1 for a function of several predictions a row.
         most_probable: the most probable class with all tokens, ``[B]``.
         answer_probability: the probability of the answer (in regression its value), ``[B]``.
         answer_without: the most probable class without the token or word, ``[B, G]``; -1 if not computed.
@@ -127,7 +125,7 @@ class AttentionEffects:
         return torch.where(self.effect.isnan() | torch.tensor(len(self.draws) < 2), torch.nan, same)
 
     def leading(self, row: int, number: int = 3, *, floor: float = 0.01) -> tuple[list[Effect], list[Effect]]:
-        """Lists of the largest positive and of the largest negative effects of a row, the largest first.
+        """Lists of the largest positive and the largest negative effects of a row, of knock-outs if there are any.
 
         Args:
             row: number of the row in the batch.

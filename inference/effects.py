@@ -54,9 +54,8 @@ def attention_effects(
 
     In a graph, token j is a node and the queries are the nodes to which its edges lead; each row has its own pass.
 
-    The network need not be converted or trained with this library. By default attention is at its posterior
-    expectation, which equals the deterministic attention unless a method has learned a scale of S; with
-    ``num_samples`` it is drawn.
+    The network need not be converted. By default attention is at its posterior expectation, which equals deterministic
+    attention unless a method has learned a scale of S; with ``num_samples`` it is drawn.
 
     Args:
         model: as in :func:`posterior_predict`, but not a :class:`ParticleEnsemble`; or a network that is not converted,

@@ -225,8 +225,7 @@ class AttentionELBOModule(ELBOModule):
         """Runs the model ``elbo.num_particles`` times and returns the terms per datum; backpropagate ``terms.loss``.
 
         Raises:
-            ValueError: a model without observed site and factor; a latent site that is not in the guide; or parameters
-                sharded over processes.
+            ValueError: a model without observed site and factor; a latent site without guide; or sharded parameters.
         """
         refuse_sharded(self)
         with SHARED_STATE.changed() as changes:

@@ -93,8 +93,7 @@ def posterior_moments(
     "auto" decides for each row whether the expansion holds, by the number of ``attribution``, with mean :math:`z_0`
     and standard deviation :math:`\sigma`:
 
-    1. If the relative variance of the weights exceeds 10 (concentration below 0.4, log-normal scale above 1.5), the row
-       gets the moments of draws.
+    1. With a relative variance above 10 (concentration below 0.4, scale above 1.5) the row gets the moments of draws.
     2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, at two standard deviations.
        If both differ from :math:`z_0 \pm 2 \sigma` by at most :math:`0.3 \sigma`, and the relative variance is at most
        2 (concentration 0.72, scale 1.05), the row keeps the expansion.
@@ -124,8 +123,7 @@ def posterior_moments(
             does not hold. A warning gives the number of these rows.
         num_samples: number of draws for "draws" and "auto", >= 2.
         seed: seed of the draws.
-        chunk_size: number of rows in a pass; bounds memory, which is that of a training step. Default: about 256, on a
-            CPU 16.
+        chunk_size: number of rows in a pass; bounds memory (of a training step). Default: about 256, on a CPU 16.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
 
     Returns:

@@ -55,8 +55,7 @@ def explain(
     prediction; in regression on the (first) predicted number.
 
     Args:
-        net: a Hugging Face network for classes, labels or a number of a text, converted or not, trained with probattn
-            or not.
+        net: a Hugging Face network for classes, labels or a number of a text; conversion is not needed.
         tokenizer: the network's fast tokenizer.
         texts: one text or several.
         pairs: the second texts, as many as ``texts``, for a network of text pairs.
@@ -71,7 +70,7 @@ def explain(
         the posterior expectation, which differs from the mean over draws.
 
     Raises:
-        TypeError: the network does not classify texts, or the tokenizer is not a fast one.
+        TypeError: the network is not of ``AutoModelForSequenceClassification``, or the tokenizer is not a fast one.
         ValueError: no text, a text without words that the tokenizer knows, or another number of second texts.
     """
     rows = _rows(texts, pairs)

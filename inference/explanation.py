@@ -23,11 +23,9 @@ class Word:
         start: position of the word's first character in the text, from 0.
         end: position after the word's last character.
         effect: effect on the log-odds of the answer (positive: for it), in regression on the predicted number.
-        change: probability of the answer, or predicted number, with the word minus that without it; None if the word
-            was not masked.
+        change: probability of the answer, or predicted number, with the word minus that without it; None if not masked.
         answer: label of the answer without the word if it is another one; else None.
-        doubt: entropy of the prediction in nats with the word minus that without it; None if the word was not masked,
-            and in regression.
+        doubt: entropy in nats with the word minus that without it; None if not masked, and in regression.
     """
 
     word: str

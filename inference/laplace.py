@@ -212,7 +212,7 @@ class FeatureDistance:
 
     @classmethod
     def fit(cls, features: Features) -> FeatureDistance:
-        """Computes means and covariance from training data; classes without example are left out.
+        """Computes means and covariance from training data, without classes that have no example.
 
         Raises:
             ValueError: the data have no labels.

@@ -29,9 +29,8 @@ Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
 class ManyRunsDriver(Options):
     r"""Trains R models that are stacked in one module; each gets the updates that it would get if trained alone.
 
-    Minimises the sum of the R losses with Adam. A loss depends only on the parameters of its own model and Adam
-    updates every number separately, so the models do not influence each other. Gradients are not clipped, since the
-    joint norm would couple the models.
+    Minimises the sum of the R losses with Adam, which updates every number separately; the models do not influence each
+    other. Gradients are not clipped, since the joint norm would couple the models.
 
     A batch depends only on its step, so a resumed training repeats the uninterrupted one, on a CPU bit for bit.
 

@@ -29,9 +29,9 @@ IMPOSSIBLE = 1000.0
 
 
 class MomentCheck(NamedTuple):
-    """Comparison of the closed form with draws, for the row in which they differ most.
+    """Comparison of draws with what the expansion predicts for each of them, in the row where they differ most.
 
-    The expansion predicts the result of each draw from its attention weights; the residual is result minus prediction.
+    The residual is the result of a draw minus the prediction from its attention weights.
 
     Attributes:
         ratio: standard deviation of the results of the draws, divided by that of the predictions.

@@ -213,8 +213,7 @@ class RunOptions(Options):
         shuffle: whether to permute the rows again in each epoch.
         drop_last: whether to leave out the last update of an epoch if it would have fewer rows than the others.
         length_pool: number of updates, >= 1, whose rows are sorted by number of tokens before they are batched, to
-            reduce padding; the data must have a method ``lengths()``, or rows with ``input_ids``. None for random
-            batches.
+            reduce padding; the data need a method ``lengths()``, or rows with ``input_ids``. None for random batches.
         num_workers: number of processes that load data.
         precision: mixed precision by autocast, "bf16" or "fp16" (needs a GPU); "no" computes in the parameters' type.
         cpu: whether to use the CPU although there is a GPU.
@@ -237,8 +236,7 @@ class RunOptions(Options):
         fingerprint: further values that must be equal when a run is resumed (a data file's digest, a network's name).
         progress: whether to show a progress bar.
         title: title of the progress bar ("baseline 1/2").
-        find_unused_parameters: option of torch's ``DistributedDataParallel``; set it to True if training with several
-            processes fails because parameters have no gradient.
+        find_unused_parameters: option of torch's ``DistributedDataParallel``, for parameters without gradient.
 
     Raises:
         ValueError: an option out of its range.

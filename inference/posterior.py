@@ -74,10 +74,8 @@ class Posterior:
         attention: attention weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
         attention_mean: mean attention weights over draws by site, ``[B, H, T, S]``; None unless ``streaming``.
         attention_std: standard deviation of the weights over draws (divisor P - 1; 0 for one draw), likewise.
-        link: function from logits to probabilities: "softmax" over C classes, "sigmoid" of each label, or "identity" in
-            regression.
-        noise: distribution of an observed number around its prediction; None for classes, and for numbers without
-            learned noise.
+        link: from logits to probabilities: "softmax" over C classes, "sigmoid" of each label, "identity" in regression.
+        noise: distribution of an observed number around its prediction; None for classes or if it is not learned.
 
     Example:
         >>> draws = Posterior(torch.tensor([[[0.0, 0.0]], [[0.0, 4.0]]]))

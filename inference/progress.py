@@ -92,7 +92,7 @@ class StepObserver:
     afterwards. The function must not change the model. With several processes only the first one calls it.
 
     Args:
-        observe: called with the number of completed updates and the model.
+        observe: function of the number of completed updates and the model.
         steps: numbers of updates after which the function is called; 0 is before the first update. It is always called
             after the last one. A resumed run calls it again for the steps after its checkpoint.
 

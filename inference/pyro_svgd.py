@@ -40,10 +40,10 @@ class HeadSVGD(SVGD):
     .. math:: -\phi_i = \frac1M \sum_{j=1}^M \left[\kappa(\theta_j, \theta_i) \nabla U(\theta_j)
         - N a\, \nabla_{\theta_j} \kappa(\theta_j, \theta_i)\right], \qquad U = N u + \frac{|\theta|^2}{2 \sigma^2},
 
-    which is N times the negative direction of :class:`HeadParticles`. Here u is the loss of :class:`AttentionELBO`, a
-    mean over N data (the rows of the batch, or ``num_data`` of the model); a and :math:`\sigma` are ``repulsion`` and
-    ``prior`` of the network's method. Pyro's SVGD has no a; it is multiplied into the gradient of the kernel, and
-    a = 1 / N gives Pyro's result. All heads share one likelihood; each layer particle has its own.
+    N times the gradient that :class:`HeadParticles` makes with step size 1. Here u is the loss of
+    :class:`AttentionELBO`, a mean over N data (the rows of the batch, or ``num_data`` of the model); a and
+    :math:`\sigma` are ``repulsion`` and ``prior`` of the network's method; a = 1 / N is ``pyro.infer.SVGD``. All heads
+    share one likelihood; each layer particle has its own.
 
     After a step the particles are the weights of the network. Other parameters that the model registers with
     ``pyro.param``, as a ``PyroModule`` does, are trained by the same optimiser, unless ``requires_grad`` is False.

@@ -149,8 +149,7 @@ class SVIDriver(RunOptions):
                 a folder, saved in a checkpoint; a second signal stops the run without this.
             NonFiniteError: the loss or its gradient is not finite; the message names the step, sites and parameters.
             TypeError: data that cannot be indexed by row.
-            ValueError: neither or both of steps and epochs; early stopping without validation data, or on a metric that
-                no evaluation computes.
+            ValueError: neither or both of steps and epochs; early stopping without validation data or its metric.
         """
         resume = resume or self._resume
         self._resume = False
@@ -246,26 +245,23 @@ class SVGDDriver(SVIDriver):
     layers of :class:`probattn.ParticleLayers` are trained in the same way.
 
     **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` has the options of
-    its particles; by default the particles represent the posterior. Losses are means over particles. Each particle's
-    gradient is clipped by its norm; ``gradient_norm`` is the root mean square of these norms. Parameters that particles
-    share follow the gradient of the mean loss.
+    its particles; by default the particles represent the posterior. Losses are means over particles. The gradient of
+    each particle is clipped separately; ``gradient_norm`` is the root mean square of their norms. Parameters that
+    particles share follow the gradient of the mean loss.
 
     Everything else is as in :class:`SVIDriver`. The noise depends only on the seed in the options of the particles and
     the number of the update. Training records have the key ``particles``: for each set of particles the kernel's
-    bandwidth, the ratio of repulsion to attraction, the smallest distance between two particles, this distance divided
-    by their norm, and their root mean square norm. If two particles coincide, the driver gives a
-    :class:`probattn.particles.CollapseWarning`.
+    bandwidth, the ratio of repulsion to attraction, the smallest distance between two particles (also divided by their
+    norm), and their norm. If two particles coincide, there is a :class:`probattn.particles.CollapseWarning`.
 
     Args:
         kernel: a kernel of :mod:`probattn.particles`, or one that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``);
             None for the one in the options of the particles.
-        method: options of an ensemble's particles; by default ``EnsembleOptions()``. Those of heads are set by
-            ``convert``.
+        method: options of an ensemble's particles; by default ``EnsembleOptions()``. ``convert`` sets those of heads.
 
     Raises:
         TypeError: the model is not an ``nn.Module``.
-        ValueError: an option out of its range, or (from :meth:`fit`) a model without repulsive heads or layers that is
-            not an ensemble.
+        ValueError: an option out of its range, or (from :meth:`fit`) a model without particles.
 
     Example:
         >>> import torch
@@ -322,9 +318,8 @@ class SVGDDriver(SVIDriver):
     def step(self, batch: Any, *, num_data: int | None = None) -> dict[str, float]:
         """Makes one complete update outside a run, like ``pyro.infer.SVGD.step``, with the optimiser's step.
 
-        The first call makes the optimiser; later calls use the same one. The KL weight is ``kl_schedule.final``.
-        Precision, processes, schedules, records and checkpoints apply only to :meth:`fit`; the mode and device of the
-        model are unchanged.
+        The first call makes the optimiser. The KL weight is ``kl_schedule.final``. Precision, processes, schedules,
+        records and checkpoints apply only to :meth:`fit`; the mode and device of the model do not change.
 
         Args:
             batch: the model's argument.

@@ -46,8 +46,7 @@ class ParticleEnsemble(nn.Module):
     Running statistics of batch norms and of alignment attention are stacked too. If a forward pass in training mode
     changes another buffer, an error says so; name the buffer in ``buffers``.
 
-    Called with a batch, the ensemble returns log probabilities, see :meth:`forward`. To make only the last layers of a
-    network particles, which saves time, use :class:`probattn.ParticleLayers`.
+    To make only the last layers of a network particles, which saves time, use :class:`probattn.ParticleLayers`.
 
     Args:
         model: a Pyro model as in :class:`probattn.inference.SVIDriver`; it is copied and not changed.
@@ -58,8 +57,7 @@ class ParticleEnsemble(nn.Module):
         parameters: trainable parameters that differ between particles: names with wildcards ("net.classifier.*"), or a
             function of name and parameter that returns a bool. Default: all trainable parameters.
         buffers: further buffers that differ between particles, in the same form.
-        spread: relative standard deviation of the noise, >= 0. With 0 all particles are equal and stay so under
-            repulsion.
+        spread: relative standard deviation of the noise, >= 0. If it is 0, particles are and stay equal.
         seed: seed of the noise, >= 0.
         execution: "vectorized" runs all particles in one forward pass (``torch.func.vmap``), "loop" one after another.
             "auto" tries both on the first batch and uses "vectorized" if the results agree; see :attr:`executions`.

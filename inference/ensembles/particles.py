@@ -48,15 +48,12 @@ class EnsembleOptions(ParticleOptions):
         offset: constant added to the kernel "cosine", >= 0; None for 1.
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
             Write other priors as factors of the model. Weight decay of the optimiser acts as a further prior.
-        temperature: T > 0 of the noise of "spos" and "sgld", for the distribution exp(-U / T): 1 is the posterior,
-            "datum" is T = N.
-        langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
-            2020.
+        temperature: T > 0 of the noise of "spos" and "sgld", for exp(-U / T): 1 is the posterior, "datum" is T = N.
+        langevin: weight w > 0 of the Langevin term in "spos" against the SVGD term; 1 / b in Eq. 5 of An et al. 2020.
         seed: seed of the noise, >= 0.
         sets: parameters that form one particle: "model" (all stacked parameters), or those of each "module" or each
             "parameter", which are then separate sets of particles.
-        num_data: N; None for the size of the training data. Set 1 if the model has no plate over data, since its loss
-            is then their sum.
+        num_data: N; None for the size of the training data. Set 1 for a model without plate, whose loss is a sum.
 
     Raises:
         ValueError: an option is outside its range.

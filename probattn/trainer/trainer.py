@@ -105,8 +105,7 @@ class ProbabilisticTrainer(Checkpoints):
             (log-odds for labels 0 or 1, the mean in regression). "moments": the same in closed form
             (:func:`probattn.inference.posterior_moments`, method "auto").
         num_samples: number of draws for "draws", >= 1, or to check the closed form of "moments", >= 2.
-        num_data: number of observed labels of the training data, >= 1, for the prior and the noise of repulsive heads;
-            None for the number of rows.
+        num_data: number of training labels, >= 1, for prior and noise of repulsive heads; None for the number of rows.
         **kwargs: keyword arguments of ``transformers.Trainer``.
 
     Raises:
@@ -292,7 +291,7 @@ class ProbabilisticTrainer(Checkpoints):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The share of a micro-batch in the loss of the update: its negative lower bound over the update's labels."""
+        """Negative evidence lower bound of a micro-batch, divided by the number of observed labels of the update."""
         if self.accelerator.unwrap_model(model) is self.model:  # in an evaluation, which has its own loss
             outputs = model(**inputs)
             loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]

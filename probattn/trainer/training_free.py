@@ -28,7 +28,7 @@ HALVINGS = 5
 
 @dataclass(frozen=True)
 class TrainingFree:
-    """Result of :func:`training_free`.
+    """Result of ``training_free``.
 
     Attributes:
         concentration: k of the posterior's Weibull distributions; the network is converted with this value.

@@ -49,7 +49,7 @@ class Judged:
         role: "validation", "in_domain", "shifted" or "out_of_domain".
         source: where the inputs are from, for messages.
         answers: one dictionary per input, with ``label``, ``probabilities`` by class name, ``entropy`` and
-            ``mutual_information``; or with ``uncertainty`` if the prediction is not one class.
+            ``mutual_information``; or with ``uncertainty`` if the prediction is not a single class.
         labels: the true classes or answers; None if they are unknown.
         judge: function of an answer and the true one, True if the answer is wrong.
     """
@@ -111,7 +111,7 @@ class Judged:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty if the predictions are not one class each."""
+        """Names of the classes; empty if the predictions are not single classes."""
         return tuple(self.answers[0].get("probabilities", ())) if self.answers else ()
 
     def predicted_as(self, label: str | None) -> Judged:
@@ -207,7 +207,7 @@ def judged_probabilities(
 def judged_scores(
     scores: Tensor, wrong: Tensor | None, *, title: str = "Held-out inputs", role: str = "in_domain"
 ) -> Judged:
-    """Makes input for :func:`calibrate` from answers of any program that are not one class each (entities, numbers).
+    """Makes input for :func:`calibrate` from answers of any program that are not single classes (entities, numbers).
 
     Args:
         scores: uncertainty of each answer, ``[N]``, in any unit; larger means less certain.

@@ -17,7 +17,9 @@ ERROR = 0.05
 
 @dataclass(frozen=True)
 class TriageOptions(DrawingOptions):
-    """Options of a policy: its guarantee, its uncertainty measure, and how predictions are made.
+    """Options of a policy: its guarantee and its uncertainty measure; the keyword options say how to predict.
+
+    Predictions use ``num_samples`` posterior draws with ``seed``, or ``uncertainty="moments"``, their closed form.
 
     Args:
         error: target error rate among answered inputs; 0.05 without ``cost``, none with it. None is the threshold of
@@ -30,8 +32,7 @@ class TriageOptions(DrawingOptions):
             or "aps" (adaptive); or "interval" for intervals of numbers.
         novelty: largest share of in-domain inputs, on average, that is left for human review as out-of-distribution
             by their distance from the training data; without it the distance does not count.
-        tolerance: largest difference of a predicted number from the true one that counts as right, in its units;
-            needed only in regression.
+        tolerance: in regression, largest difference from the true number that counts as right, in its units.
 
     Raises:
         ValueError: an option out of its range, or ``sets`` without ``error``.

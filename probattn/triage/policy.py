@@ -83,8 +83,7 @@ class NoveltyRule(Record):
     Attributes:
         share: largest share of in-domain inputs, on average over held-out data, that this rule leaves for human review.
         threshold: distance from which on an input needs human review.
-        features: fingerprint of the file with the features of the training data beside the policy; None if there is
-            no such file.
+        features: fingerprint of the file with features of the training data beside the policy; None without a file.
     """
 
     share: Share
@@ -107,7 +106,7 @@ class Policy(Record):
         limits: one threshold for all inputs, or one for each predicted class.
         sets: rule of conformal sets or intervals; None without them.
         novelty: rule for inputs far from the training data; None without one.
-        classes: names of the classes; empty if an answer is not one class (tokens, several labels, numbers).
+        classes: names of the classes; empty if an answer is not a single class (tokens, several labels, numbers).
         wrong_when: sentence that says when such an answer is wrong; None for classes.
         tolerance: largest difference of a predicted number from the true one that counts as right; None otherwise.
         data: source of the held-out data for calibration.

@@ -382,8 +382,7 @@ def apply_policy(
         tasks: whether to collect the inputs for human review as tasks for Label Studio.
 
     Raises:
-        RunError: there is no policy, it is damaged, or it was made for another network; or its file of features is
-            missing.
+        RunError: there is no policy, it is damaged or for another network, or its file of features is missing.
     """
     policy = policies.read_policy(path)
     deciding = required(task.deciding, run).within(policy.tolerance)

@@ -48,11 +48,10 @@ def _fingerprint(folder: Path) -> str:
 
 
 class SelectivePipeline(TextClassificationPipeline):
-    """A ``text-classification`` pipeline of transformers that decides whether to answer or to leave it to a person.
+    """A ``text-classification`` pipeline of transformers that also decides which inputs need human review.
 
     Each output has the keys "label", "score" (its probability), "decision" ("answer" or "person"), "why" (the reasons
-    for human review) and, if the policy has conformal sets, "set". Probabilities are computed as those for the
-    calibration: in one forward pass, over samples, or in closed form.
+    for human review) and, if the policy has conformal sets, "set". Probabilities are computed as for the calibration.
 
     Args:
         policy: the policy.

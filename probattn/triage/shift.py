@@ -35,7 +35,7 @@ class Seen(Record):
 
     Attributes:
         scores: uncertainties in ascending order; 1,000 quantiles of them if there are more.
-        predicted: number of inputs by predicted class; the name is "" if predictions are not one class each.
+        predicted: number of inputs by predicted class; the name is "" if predictions are not single classes.
         distances: distances from the training data, in the same form; empty if they are not known.
     """
 
@@ -75,13 +75,13 @@ class Shift(Record):
         V = \tfrac12 \sum_c |\hat p(c) - \hat p_0(c)|
 
     with the distribution functions F of the uncertainty and the shares p of the predicted classes of new and held-out
-    (index 0) inputs. At any threshold the shares of answered inputs differ by at most D.
+    (index 0) inputs. At any threshold :math:`\lambda` the shares of answered inputs differ by at most D.
 
     Attributes:
         uncertainty: D of the uncertainty, in [0, 1].
         uncertainty_p: p-value of D in the Kolmogorov-Smirnov test.
         classes: V, in [0, 1]; without a shift it is larger for more classes and fewer inputs. None if predictions are
-            not one class each.
+            not single classes.
         classes_p: p-value of the chi-square statistic among 20,000 random tables with the same totals, >= 5e-5.
         distance: D of the distances from the training data; None if they are not known.
         distance_p: p-value of this D.
