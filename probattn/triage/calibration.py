@@ -150,8 +150,7 @@ def judged_probabilities(
         role: "validation", "in_domain", "shifted" or "out_of_domain".
 
     Raises:
-        ValueError: the shapes do not match, names are not different strings, or values are not probabilities or class
-            numbers.
+        ValueError: wrong shapes, names that are not different strings, or values that are not valid.
 
     Example:
         >>> judged = judged_probabilities(torch.tensor([[0.75, 0.25]]), torch.tensor([1]), ("bad", "good"))

@@ -17,9 +17,7 @@ ERROR = 0.05
 
 @dataclass(frozen=True)
 class TriageOptions(DrawingOptions):
-    """Options of a policy: its guarantee and its uncertainty measure; the keyword options say how to predict.
-
-    Predictions use ``num_samples`` posterior draws with ``seed``, or ``uncertainty="moments"``, their closed form.
+    """Guarantee, uncertainty measure and predictions (``num_samples`` draws, their seed, or "moments") of a policy.
 
     Args:
         error: target error rate among answered inputs; 0.05 without ``cost``, none with it. None is the threshold of
