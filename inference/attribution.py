@@ -13,18 +13,18 @@ PARTS: tuple[Part, ...] = ("site", "head", "query", "key")
 
 
 def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
-    """Sums attributed maps over everything but the named parts.
+    """Sums noise shares or slopes of attention weights over all dimensions except the named ones.
 
     Args:
-        maps: :attr:`Moments.noise_share`, or :attr:`Moments.slope`, whose sums are derivatives by a factor that the
-            weights have in common; ``[B, ..., H, T, S]`` by site.
-        *dimensions: what to keep, of "site", "head", "query" and "key"; none for the sum of all.
+        maps: :attr:`Moments.noise_share` or :attr:`Moments.slope` (a sum of slopes is the derivative by the log of a
+            common factor of the weights), ``[B, ..., H, T, S]`` by site.
+        *dimensions: dimensions to keep, of "site", "head", "query" and "key"; none to sum over all.
 
     Returns:
-        ``[B, ...]`` and the kept dimensions, in the order site, head, query, key.
+        ``[B, ...]`` and the remaining dimensions, in the order site, head, query, key.
 
     Raises:
-        ValueError: no maps, an unknown part, or maps whose kept dimensions differ in size: take some of the sites.
+        ValueError: ``maps`` is empty, a dimension is unknown, or its size differs by site (then pass fewer sites).
 
     Example:
         >>> maps = {"layer.0": torch.full((1, 2, 3, 3), 0.01), "layer.1": torch.full((1, 2, 3, 3), 0.04)}

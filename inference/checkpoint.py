@@ -48,7 +48,7 @@ _LIBRARY_CLASS = re.compile(r"probattn(\.\w+)+")
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written, read or used here; the message names it."""
+    """A checkpoint cannot be written or read, or does not belong to this run; the message names it."""
 
 
 class CorruptCheckpointError(CheckpointError):

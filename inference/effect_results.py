@@ -21,15 +21,14 @@ Words = BatchEncoding | Sequence[Sequence[int | None]] | Tensor
 
 @dataclass(frozen=True)
 class Effect:
-    """What a token or word does to a prediction by being attended to.
+    """Effect of the attention to one token or word on a prediction.
 
     Attributes:
-        index: of the token or word.
-        effect: on the target; the knock-out where there is one, else the slope.
-        exact: whether it is the knock-out.
-        change: of the probability of the answer (its value under "identity"), in the same direction; None without a
-            knock-out.
-        answer: the most probable class without it; None without a knock-out, or where it is that with all tokens.
+        index: number of the token or word.
+        effect: effect on the target: the knock-out if it was computed, else the slope.
+        exact: whether ``effect`` is the knock-out.
+        change: probability of the answer (or predicted number) with the token minus without; None if not masked.
+        answer: the most probable class without the token, if it is another one; else None.
     """
 
     index: int
@@ -41,23 +40,22 @@ class Effect:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionEffects:
-    """Effects of G tokens or words on a number z of each of B predictions, of P draws or at the expectation (P = 1).
+    """Effects of G tokens or words on a number z of each of B predictions, for P draws (P = 1 at the expectation).
 
     Attributes:
         value: z, ``[P, B]``.
-        slopes: ``[P, B, G]``; NaN for a group without a token.
-        knockouts: ``[P, B, G]``; NaN where none was computed.
-        change: of the probability of the answer by a group's presence, ``[B, G]``, in [-1, 1] (of a number its change);
-            NaN without a knock-out.
-        answer: the class, label or number that is explained, ``[B]``; -1 where a function is the target of several
-            predictions a row.
+        slopes: slopes, ``[P, B, G]``; NaN for a word without tokens.
+        knockouts: knock-outs, ``[P, B, G]``; NaN if not computed.
+        change: probability of the answer with the token or word minus that without it, ``[B, G]``, in [-1, 1] (in
+            regression the difference of the numbers); NaN if not computed.
+        answer: number of the explained class, label or output, ``[B]``; -1 for a function of several predictions a row.
         most_probable: the most probable class with all tokens, ``[B]``.
-        answer_probability: the probability of the answer, ``[B]`` (of a number its value).
-        answer_without: the most probable class without the group, ``[B, G]``; -1 without a knock-out.
-        by_site: slopes by site, head and key, the mean of draws, ``[B, H, 1, S]``, for
+        answer_probability: the probability of the answer (in regression its value), ``[B]``.
+        answer_without: the most probable class without the token or word, ``[B, G]``; -1 if not computed.
+        by_site: slopes by site, mean over draws, ``[B, H, 1, S]`` (H heads, S keys), for
             :func:`probattn.inference.share_by`.
-        groups: the group of each token, ``[B, S]``, negative for none.
-        link: what makes probabilities of predictions.
+        groups: number of the word of each token, ``[B, S]``, negative for none.
+        link: function from predictions to probabilities, as in :class:`Posterior`.
     """
 
     value: Tensor
@@ -74,7 +72,7 @@ class AttentionEffects:
 
     @classmethod
     def together(cls, batches: Sequence[Self]) -> Self:
-        """The rows of all batches; shorter ones are filled up, effects with NaN, maps with 0, groups with -1."""
+        """Joins the rows of several batches; shorter ones are padded: effects with NaN, slopes by site with 0."""
         first = batches[0]
         return cls(
             torch.cat([batch.value for batch in batches], dim=1),
@@ -92,22 +90,22 @@ class AttentionEffects:
 
     @property
     def draws(self) -> Tensor:
-        """Effects of the draws ``[P, B, G]``: knock-outs where there are any, else slopes."""
+        """Effects ``[P, B, G]`` of each draw: the knock-out if it was computed, else the slope."""
         return torch.where(self.knockouts.isnan(), self.slopes, self.knockouts)
 
     @property
     def effect(self) -> Tensor:
-        """Effects ``[B, G]``, the mean of draws: knock-outs where there are any, else slopes."""
+        """Mean over draws of the effects, ``[B, G]``: knock-outs if computed, else slopes."""
         return self.draws.mean(dim=0)
 
     @property
     def slope(self) -> Tensor:
-        """Slopes ``[B, G]``, the mean of draws."""
+        """Mean over draws of the slopes, ``[B, G]``."""
         return self.slopes.mean(dim=0)
 
     @property
     def knockout(self) -> Tensor:
-        """Knock-outs ``[B, G]``, the mean of draws; NaN where none was computed."""
+        """Mean over draws of the knock-outs, ``[B, G]``; NaN if not computed."""
         return self.knockouts.mean(dim=0)
 
     @property
@@ -117,22 +115,22 @@ class AttentionEffects:
 
     @property
     def spread(self) -> Tensor:
-        """Standard deviation of the effects over draws, ``[B, G]``; NaN of one draw."""
+        """Standard deviation of the effects over draws, ``[B, G]``; NaN if there is only one draw."""
         return self.draws.std(dim=0) if len(self.draws) > 1 else torch.full_like(self.effect, torch.nan)
 
     @property
     def same_sign(self) -> Tensor:
-        """Share of draws whose effect has the sign of the mean, ``[B, G]``; NaN of one draw."""
+        """Share of draws whose effect has the sign of the mean effect, ``[B, G]``; NaN if there is only one draw."""
         same = (self.draws.sign() == self.effect.sign()).float().mean(dim=0)
         return torch.where(self.effect.isnan() | torch.tensor(len(self.draws) < 2), torch.nan, same)
 
     def leading(self, row: int, number: int = 3, *, floor: float = 0.01) -> tuple[list[Effect], list[Effect]]:
-        """Effects of a row that lead, for and against, the largest first.
+        """Lists of the largest positive and the largest negative effects of a row, of knock-outs if there are any.
 
         Args:
-            row: of the batch.
-            number: on each side, at most.
-            floor: size of the smallest effect that is listed, in units of the target (log-odds, nats).
+            row: number of the row in the batch.
+            number: maximum number of effects in each list.
+            floor: an effect is listed if its size exceeds this, in units of the target (log-odds, nats).
         """
         effect, exact, sides = self.effect[row], self.exact[row], []
         for sign in (1.0, -1.0):

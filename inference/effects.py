@@ -38,57 +38,57 @@ def attention_effects(
     seed: int | Sequence[int] = 0,
     chunk_size: int | None = None,
 ) -> AttentionEffects:
-    r"""What each token, or word, contributes to a prediction by being attended to, with its sign.
+    r"""Signed effects of the attention to each token, or word, on a prediction.
 
-    Let z be a number of the prediction, and let :math:`b_j` be added to the score of every query for key j, in every
-    head of every attention call: 0 in the network as it is, :math:`-\infty` where nobody attends to token j, which is
-    what a padding mask does.
+    Let z be a number of the prediction (``target``), and add a bias :math:`b_j` to the score of every query for key j,
+    in every head of every attention call. The network has a bias of 0; at :math:`-\infty` no query attends to token j,
+    as with a padding mask. The slope is the gradient at 0, the knock-out the effect of masking the token:
 
     .. math:: \mathrm{slope}_j = \frac{\partial z}{\partial b_j}\Big|_{b=0}
         = \sum_{\text{calls, heads, queries}} \frac{\partial z}{\partial \log S_j}, \qquad
         \mathrm{knockout}_j = z(b_j = 0) - z(b_j = -\infty)
 
-    The slopes of all tokens take one forward and one backward pass; a knock-out takes a forward pass, of which many run
-    as one batch. A token of positive effect speaks for what z measures, one of negative effect against it. The slope of
-    a word is the sum over its tokens; its knock-out takes all of them away. Positions stay as they are, unlike where a
-    word is deleted from the text.
+    The slopes of all tokens take one forward and one backward pass; each knock-out takes a forward pass, and many are
+    batched. A token with a positive effect raises z, one with a negative effect lowers it. The slope of a word is the
+    sum over its tokens; its knock-out masks all of them. Unlike deletion, masking does not move the other tokens.
 
-    Of a graph, token j is a node and the queries are the nodes that its edges lead to; each row has a pass of its own.
+    In a graph, token j is a node and the queries are the nodes to which its edges lead; each row has its own pass.
 
-    No training and no latent attention are needed. The effects are those at the posterior expectation, which is the
-    network's own attention unless a method has learned a scale of S; with ``num_samples`` they are those of draws.
+    The network need not be converted. By default attention is at its posterior expectation, which equals deterministic
+    attention unless a method has learned a scale of S; with ``num_samples`` it is drawn.
 
     Args:
-        model: as in :func:`posterior_predict`, but no :class:`ParticleEnsemble`; or a network that is not converted, of
-            any family that :func:`probattn.models.convert` takes. It stays as it is.
-        batch: likewise; "labels" are dropped, and a data set or a loader goes batch by batch.
+        model: as in :func:`posterior_predict`, but not a :class:`ParticleEnsemble`; or a network that is not converted,
+            of a family that :func:`probattn.models.convert` takes. It is not changed.
+        batch: as in :func:`posterior_predict`; "labels" are ignored.
         target: the number z. "answer": the log-odds of the most probable class (with two classes the difference of
-            their logits), the logit of the most probable label, or the first number; "doubt": the entropy in nats, to
-            which a token of positive effect adds; a class, label or number: its log-odds, logit or value; a pair of
-            classes: the difference of their logits; or a function from predictions ``[R, ..., C]`` to numbers ``[R]``.
-        method: "slope"; "knockout" of every token or word; or "screened": slopes of all, and knock-outs of the three
-            that lead on each side, whose sizes and signs are then exact; or a number, in place of three. Three have the
-            word that leads the knock-outs of all in nine of ten single texts, six in seven of eight pairs of texts.
-        words: the word of each token, None or a negative number for a token of none: the encoding of a fast tokenizer
-            (words of a second text come after those of the first), lists like its ``word_ids()`` by row, or int64
-            ``[B, S]``. Default: each token is one.
-        position: the prediction in a row of several (a token's class, the next token); one, or one for each row.
-        sites: calls whose keys are the tokens: those of the "encoder", its own and those that read it, or of the
-            "decoder"; or names of sites. Default: the encoder's where there is one.
-        num_samples: draws of latent attention. Default: the expectation.
-        seed: of the draws.
-        chunk_size: rows of a pass, with the draws of a row, which run together; bounds memory. Default: about 256, 16
-            on a CPU.
+            their logits), the logit of the most probable label, or the first number; "doubt": the entropy in nats, so
+            a positive effect makes the prediction less certain; the number of a class, label or output: its log-odds,
+            logit or value; a pair of classes: the difference of their logits; or a function from predictions
+            ``[R, ..., C]`` to numbers ``[R]``.
+        method: "slope"; "knockout" for every token or word; "screened" for slopes of all, and knock-outs of the three
+            with the largest slopes of each sign; or another number than three. In single texts the leading word of
+            three knock-outs was that of all knock-outs on 89 to 96% of sides (for and against), in pairs of texts with
+            six on 87 and 88%.
+        words: number of the word of each token, None or negative for a token outside all words: the encoding of a fast
+            tokenizer (the words of a second text are numbered after those of the first), lists like its ``word_ids()``
+            by row, or int64 ``[B, S]``. Default: each token is a word.
+        position: which prediction to explain if a row has several (such as one per token), one number or one per row.
+        sites: attention calls whose keys are the tokens: "encoder" (its self-attention and the cross-attention to it),
+            "decoder" (its self-attention), or names of sites. Default: "encoder" if there is one.
+        num_samples: number of draws of latent attention. Default: its expectation.
+        seed: seed of the draws.
+        chunk_size: number of rows (times draws) in a forward pass; bounds memory. Default: about 256, on a CPU 16.
 
     Returns:
         The effects ``[B, G]`` of G tokens or words.
 
     Raises:
-        TypeError: the model is none, an ensemble, or a network whose attention cannot be read; the batch is no mapping
-            of tensors.
-        ValueError: no attention call; calls with different numbers of keys, or within windows, whose keys are no tokens
-            (name others with ``sites``); a target or position that the prediction does not have; words of another
-            number than the tokens; draws of a network with layers that are not latent, or of a graph.
+        TypeError: the model is not a model of a batch, is an ensemble, or has attention that cannot be read; the batch
+            is not a mapping of tensors.
+        ValueError: no attention call; calls with different numbers of keys, or within windows, whose keys are not the
+            tokens (name others with ``sites``); a target or position that the prediction does not have; words of
+            another number than the tokens; draws for a network with layers that are not latent, or for a graph.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification

@@ -40,14 +40,14 @@ from probattn.sites.site import INFER_KEY
 
 
 class ELBOTerms(NamedTuple):
-    """Parts of the objective per datum: sums over the batch, scaled by Pyro's plates and divided by the data size.
+    """Parts of the loss per datum: sums over the batch, scaled by Pyro's plates and divided by the size of the data.
 
     Attributes:
-        loss: ``kl - log_likelihood - factors``, what is minimised.
-        log_likelihood: log density of the observed sites.
-        kl: the KL as it enters the loss: reduced and weighted.
-        kl_nats: the plain KL summed over sites, pairs and heads, in nats.
-        factors: sum of ``pyro.factor`` terms.
+        loss: ``kl - log_likelihood - factors``, which training minimises.
+        log_likelihood: log density of the observed variables.
+        kl: KL of posterior from prior, multiplied by the factors of ``kl_reduction`` and by ``kl_weight``.
+        kl_nats: the same KL without these multipliers, summed over sites, heads and query-key pairs, in nats.
+        factors: sum of the ``pyro.factor`` terms, such as the divergence of alignment attention with negative sign.
     """
 
     loss: Tensor
@@ -67,12 +67,12 @@ class SiteTerms(NamedTuple):
 
 
 class AttentionELBO(TraceMeanField_ELBO):
-    """``TraceMeanField_ELBO`` that evaluates an attention site's analytic KL once and nothing else of it.
+    """``TraceMeanField_ELBO`` that computes only the analytic KL of an attention site.
 
-    Pyro's own class gives the same value and gradient but also the log densities of every drawn weight, which the
-    analytic KL does not need. Called with a model and an :class:`AttentionGuide` it returns an
-    :class:`AttentionELBOModule`; with ``pyro.infer.SVI`` it behaves as any Pyro ELBO (undivided). Each of
-    ``num_particles`` is a forward pass; ``vectorize_particles`` is refused, since a pass has one draw for each datum.
+    ``pyro.infer.TraceMeanField_ELBO`` gives the same value and gradient, but also computes the log densities of all
+    drawn weights, which the analytic KL does not need. Called with a model and an :class:`AttentionGuide` it returns an
+    :class:`AttentionELBOModule`. With ``pyro.infer.SVI`` it behaves as any Pyro ELBO: a sum over data, not divided by
+    their number. Each of ``num_particles`` needs a forward pass; ``vectorize_particles`` must be False.
 
     Example:
         >>> import torch, probattn
@@ -89,7 +89,7 @@ class AttentionELBO(TraceMeanField_ELBO):
     """
 
     moves_particles: ClassVar[bool] = False
-    """Whether the caller makes directions of the gradients of particles."""
+    """Whether the caller replaces the gradients of repulsive particles by directions, as :class:`HeadSVGD` does."""
     _model: Any = None
     _count = 1
 
@@ -128,7 +128,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         return loss.item(), loss
 
     def share(self, trace: Trace) -> float:
-        """1 / P of P particles, where no plate scales the rows of all particles to the data, else 1."""
+        """Factor of the loss of P layer particles: 1 / P if no plate scales their rows to the data, else 1."""
         plate, declared = data_plate(trace), getattr(self._model, "num_data", None)
         unscaled = plate is None or (declared is None and plate.full_size in (None, plate.size))
         return 1 / self._count if unscaled else 1.0
@@ -202,12 +202,12 @@ def _mix(trace: Trace, count: int) -> None:
 
 
 class AttentionELBOModule(ELBOModule):
-    """A model, its guide and the ELBO as one ``torch.nn.Module``: parameters once, ``forward`` gives the loss parts.
+    """A model, its guide and the ELBO as one ``torch.nn.Module``; a call returns the parts of the loss.
 
     Args:
-        model: the Pyro model; its parameters are this module's when it is an ``nn.Module``.
+        model: the Pyro model; if it is an ``nn.Module``, its parameters are parameters of this module.
         guide: the guide.
-        elbo: the estimator; its ``num_particles`` draws are averaged.
+        elbo: the estimator; the terms are averaged over its ``num_particles`` draws.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], elbo: ELBO) -> None:
@@ -222,10 +222,10 @@ class AttentionELBOModule(ELBOModule):
 
     @_disable_dynamo  # Pyro's handlers cannot be a part of a compiled graph; compile the network
     def forward(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """Runs the model once per particle; returns the terms per datum, of which ``terms.loss.backward()`` trains.
+        """Runs the model ``elbo.num_particles`` times and returns the terms per datum; backpropagate ``terms.loss``.
 
         Raises:
-            ValueError: no observed site and no factor; a latent site that the guide lacks; or sharded parameters.
+            ValueError: a model without observed site and factor; a latent site without guide; or sharded parameters.
         """
         refuse_sharded(self)
         with SHARED_STATE.changed() as changes:
@@ -234,7 +234,7 @@ class AttentionELBOModule(ELBOModule):
             return self.terms(*args, **kwargs)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """The same in the current parameter store."""
+        """As :meth:`forward`, in Pyro's global parameter store instead of a store of this module."""
         self._sites = {}
         draws: list[ELBOTerms] = []
         layers = particle_record(self.model)
@@ -250,11 +250,11 @@ class AttentionELBOModule(ELBOModule):
         return means
 
     def diagnostics(self) -> dict[str, dict[str, float]]:
-        """Health of the posterior in the last step, by site.
+        """Statistics of the posterior in the last call, by site.
 
-        Each has ``kl_nats`` (per datum), ``kl_reduced`` (the same after the site's reduction, before the KL weight),
-        ``concentration`` (mean k over valid pairs; Weibull only) and ``cv`` (mean analytic standard deviation over
-        mean of S). A cv near 0 means a collapsed posterior.
+        They are ``kl_nats`` (KL per datum), ``kl_reduced`` (KL times the factor of ``kl_reduction``), ``concentration``
+        (mean k over valid query-key pairs; Weibull only) and ``cv`` (mean over these pairs of standard deviation over
+        mean of S). A cv near 0 means a collapsed posterior: its draws hardly differ.
         """
         return {name: _site_diagnostics(site, self._size) for name, site in self._sites.items()}
 

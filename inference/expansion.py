@@ -75,63 +75,62 @@ def posterior_moments(
 ) -> Moments:
     r"""Mean and covariance of predictions under the posterior of attention, in closed form to first order.
 
-    A site draws unnormalised weights :math:`S_j` independently given its scores, with relative variance
-    :math:`c_j^2 = \mathrm{Var}[S_j] / \mathrm E[S_j]^2`. With :math:`S_j = \mathrm E[S_j] e^{u_j}` and all derivatives
-    at u = 0, through the whole network (the delta method),
+    Given its scores, an attention call draws independent unnormalised weights :math:`S_j` with relative variance
+    :math:`c_j^2 = \mathrm{Var}[S_j] / \mathrm E[S_j]^2`. With :math:`S_j = \mathrm E[S_j] e^{u_j}`, the delta method
+    gives for the logits (or numbers) z, with derivatives through the whole network at u = 0,
 
     .. math:: \mathrm{Cov}[z_a, z_b] \approx \sum_j c_j^2\, \frac{\partial z_a}{\partial u_j}
         \frac{\partial z_b}{\partial u_j}, \qquad
         c^2 = \frac{\Gamma(1 + 2/k)}{\Gamma(1 + 1/k)^2} - 1 \;\text{(Weibull)}, \quad
         e^{s^2} - 1 \;\text{(log-normal)}
 
-    over sites, heads, queries and keys; where a weight is not small, :math:`\mathrm{Var}[f]` replaces c^2, with f what
-    S alone does to a query's weighted sum (:mod:`probattn.sites.main_effects`). It takes a forward pass, and a backward
-    pass for each of K - 1 differences of leading logits, K numbers where the link is not "softmax": 2.3 to 2.7 plain
-    passes for two classes, whatever the accuracy that draws would need; "auto" takes two forward passes more. The
-    summands, over their sum, are each weight's share of the variance.
+    summed over attention calls, heads, queries and keys (k is the concentration, s the log-normal scale). If the
+    normalised weight :math:`W_j` is not small, :math:`\mathrm{Var}[f_j]` replaces :math:`c_j^2`, with :math:`f_j = (x -
+    1) / (1 + W_j (x - 1))` and :math:`x = S_j / \mathrm E[S_j]`. The summands, divided by their sum, are the noise
+    shares of the weights. The cost is a forward pass and K backward passes (for "softmax" K - 1, for differences of
+    leading logits): for two classes 2.3 to 2.7 times the time of a forward pass. "auto" adds two forward passes.
 
-    "auto" decides row by row, by the number that is attributed, whose mean and standard deviation are :math:`z_0` and
-    :math:`\sigma`:
+    "auto" decides for each row whether the expansion holds, by the number of ``attribution``, with mean :math:`z_0`
+    and standard deviation :math:`\sigma`:
 
-    1. A row whose weights have a relative variance above 10 (a concentration below 0.4, a log-normal scale above 1.5)
-       is left to draws.
-    2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, the likeliest ones at two
-       standard deviations. If both are within :math:`0.3 \sigma` of :math:`z_0 \pm 2 \sigma`, and the relative variance
-       is at most 2 (a concentration of 0.72, a scale of 1.05), the row is kept.
-    3. Else ``num_samples`` draws decide. The expansion predicts each of them, :math:`l = \sum_j f_j\, \partial z /
-       \partial u_j`, from the weights that were drawn. Compared are the variance of the residuals :math:`z - z_0 - l`
-       over :math:`\sigma^2`, the size of their mean over :math:`\sigma`, and two ratios, either way: of the standard
-       deviation of z to that of l, and, of 20 draws or more, to :math:`\sigma`. A row within 0.2, 1.5, 1.25 and 1.4 is
-       kept, one beyond 0.6, 3, 1.8 or 2 is left to draws. Of others three times as many new draws are taken; those
-       beyond 0.4, 1.5, 1.3 or 1.4 are left to draws.
+    1. With a relative variance above 10 (concentration below 0.4, scale above 1.5) the row gets the moments of draws.
+    2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, at two standard deviations.
+       If both differ from :math:`z_0 \pm 2 \sigma` by at most :math:`0.3 \sigma`, and the relative variance is at most
+       2 (concentration 0.72, scale 1.05), the row keeps the expansion.
+    3. Otherwise ``num_samples`` draws are compared with the expansion, which predicts :math:`l = \sum_j f_j\, \partial
+       z / \partial u_j` for each of them. There are four measures: the variance of the residuals :math:`z - z_0 - l`
+       divided by :math:`\sigma^2`; their absolute mean divided by :math:`\sigma`; the ratio of the standard deviations
+       of z and l; with 20 draws or more also that of z to :math:`\sigma` (ratios below 1 are inverted). A row keeps
+       the expansion if they are at most 0.2, 1.5, 1.25 and 1.4, and gets the moments of draws if one exceeds 0.6, 3,
+       1.8 or 2. Between these limits three times as many new draws decide, with the limits 0.4, 1.5, 1.3 and 1.4.
 
-    Rows that depend on one another (the nodes of a graph, pictures scored against all texts of a batch) are
-    differentiated one by one; whether they do, the first row tells, which also runs alone.
+    Rows that depend on each other (nodes of a graph, pictures scored against all texts of a batch) are differentiated
+    separately. They are detected by running the first row alone.
 
     Args:
-        model: as in :func:`posterior_predict`, but no :class:`ParticleEnsemble`.
-        batch: likewise; "labels" are dropped, and a data set or a loader goes batch by batch.
-        attribution: keep :attr:`Moments.noise_share` and :attr:`Moments.slope` of one number a row (and position): of
-            the difference of the two leading logits, the least certain label under "sigmoid", the first number under
-            "identity" (True), or of the named one: a pair of classes, a label, a number.
-        classes: K >= 2 (1 under "sigmoid"), the leading classes whose covariance is computed; 6 by default, or all of
-            fewer. Under "sigmoid" the least certain labels, and of two or more always the most probable one. Of numbers
-            always all.
-        positions: places, from 0, of the predictions that a row holds beside one another (tokens; nodes and texts have
-            one): only these are computed. All by default.
-        method: "expansion"; "draws", the moments of ``num_samples`` draws; or "auto": the expansion, but draws for all
-            rows if they cost less (a text with many tokens to predict), and for rows where the expansion does not hold,
-            by the rule above; a warning says for how many.
-        num_samples: draws of "draws" and "auto", >= 2.
-        seed: of the draws.
-        chunk_size: rows of a pass; bounds memory, which is that of a training step. Default: about 256, 16 on a CPU.
+        model: as in :func:`posterior_predict`, but without particles.
+        batch: as in :func:`posterior_predict`; "labels" are ignored.
+        attribution: whether to compute :attr:`Moments.noise_share` and :attr:`Moments.slope`, for one number per row
+            (and position). True: the difference of the two leading logits, for "sigmoid" the least certain label, for
+            "identity" the first number. Or the number to use: a pair of classes, a label, an output.
+        classes: K >= 2 (1 for "sigmoid"), number of leading classes whose covariance is computed; default 6, or all if
+            there are fewer. For "sigmoid" these are the least certain labels and, if K > 1, the most probable one. In
+            regression K is the number of outputs.
+        positions: positions, from 0, of the predictions to compute if a row has several (such as one per token).
+            Default: all.
+        method: "expansion"; "draws" for the moments of ``num_samples`` draws; or "auto": the expansion, but draws for
+            all rows if they cost less (such as for many predictions per row), and for rows for which the expansion
+            does not hold. A warning gives the number of these rows.
+        num_samples: number of draws for "draws" and "auto", >= 2.
+        seed: seed of the draws.
+        chunk_size: number of rows in a pass; bounds memory (of a training step). Default: about 256, on a CPU 16.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
 
     Returns:
-        The moments; rows of a loader's batches that are shorter than others are filled up, predictions with NaN.
+        The moments. Positions that a shorter batch of a loader does not have are NaN.
 
     Raises:
-        TypeError: the model is none, an ensemble, or the batch is no mapping of tensors.
+        TypeError: the model is not a model of a batch, or has particles; the batch is not a mapping of tensors.
         ValueError: no attention site, a number out of its range, or a class or position that does not exist.
 
     Example:

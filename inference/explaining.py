@@ -49,31 +49,29 @@ def explain(
     method: Literal["knockout", "screened"] | None = None,
     max_length: int | None = None,
 ) -> list[Explanation]:
-    """Which words of a text speak for a network's answer, which against it, and which make it unsure.
+    """Finds the words of a text for and against a network's prediction, and those that make it uncertain.
 
-    The effects through attention are those of :func:`attention_effects`, on the log-odds of the answer and on the
-    entropy of the prediction; on its value where a network predicts a number.
+    Computes :func:`attention_effects` of the words on the log-odds of the predicted class and on the entropy of the
+    prediction; in regression on the (first) predicted number.
 
     Args:
-        net: a Hugging Face network for the classes, the labels or the number of a text, converted or not, trained with
-            probattn or not.
-        tokenizer: its fast tokenizer.
-        texts: one, or several.
-        pairs: second texts, one for each, of a network that reads pairs.
-        method: "knockout", of all words, or "screened", of those whose slopes lead. Default: the former for texts of at
-            most 40 words, else the latter, whose other words have no change of the probability.
-        max_length: tokens that are read, with those that the tokenizer adds; the others are cut off, with a warning.
-            Default: as many as the network has positions.
+        net: a Hugging Face network for classes, labels or a number of a text; conversion is not needed.
+        tokenizer: the network's fast tokenizer.
+        texts: one text or several.
+        pairs: the second texts, as many as ``texts``, for a network of text pairs.
+        method: "knockout" masks each word in turn; "screened" masks only the words with the largest slopes (three of
+            each sign, six in pairs), and the other words have no ``change``. Default: "knockout" for texts of at most
+            40 words, else "screened".
+        max_length: maximum number of tokens, including special tokens; longer texts are truncated with a warning.
+            Default: the number of positions of the network.
 
     Returns:
-        An explanation for each text; print it, or ``to_html()`` and ``to_dict()``. The probability is that of the
-        posterior expectation, which differs from the mean of draws; of several numbers the first is explained.
+        One explanation per text, to print or to convert with ``to_html()`` and ``to_dict()``. Probabilities are at
+        the posterior expectation, which differs from the mean over draws.
 
     Raises:
-        TypeError: the network is none for texts, or the tokenizer none of the fast ones, which know where a word stands
-            in its text.
-        ValueError: no text, a text without words or with none that the tokenizer knows, or another number of second
-            texts.
+        TypeError: the network is not of ``AutoModelForSequenceClassification``, or the tokenizer is not a fast one.
+        ValueError: no text, a text without words that the tokenizer knows, or another number of second texts.
     """
     rows = _rows(texts, pairs)
     labels = _labels(net)

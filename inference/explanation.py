@@ -15,17 +15,17 @@ LEADING = 3
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text and what it does to the answer by being attended to.
+    """A word of a text, with the effect of the attention to it on the prediction.
 
     Attributes:
         word: the word.
-        text: 0, or 1 in the second text of a pair.
-        start: its first character in the text.
-        end: the character after its last.
-        effect: on the log-odds of the answer: positive for it, negative against it. Of a number, on its value.
-        change: of the answer's probability, or of the number, in the same direction; None where it was not computed.
-        answer: label of the answer without the word, where that is another.
-        doubt: what it adds to the entropy of the answer, in nats; None where it was not computed, and for a number.
+        text: 0, or 1 for a word of the second text of a pair.
+        start: position of the word's first character in the text, from 0.
+        end: position after the word's last character.
+        effect: effect on the log-odds of the answer (positive: for it), in regression on the predicted number.
+        change: probability of the answer, or predicted number, with the word minus that without it; None if not masked.
+        answer: label of the answer without the word if it is another one; else None.
+        doubt: entropy in nats with the word minus that without it; None if not masked, and in regression.
     """
 
     word: str
@@ -40,15 +40,15 @@ class Word:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """A text, or a pair of texts, with its answer and its words.
+    """A text, or a pair of texts, with the network's answer and the effects of the words on it.
 
     Attributes:
-        texts: one or two.
-        answer: label of the answer, or name of the number.
-        probability: of the answer; None of a number.
-        entropy: of the prediction, in nats; None of a number.
-        words: in the order of the texts.
-        number: that the network predicts; None where it predicts classes.
+        texts: the text, or both texts of a pair.
+        answer: label of the most probable class, or name of the predicted number.
+        probability: probability of the answer; None in regression.
+        entropy: entropy of the prediction in nats; None in regression.
+        words: all words, in the order of the texts.
+        number: the predicted number; None for classes.
     """
 
     texts: tuple[str, ...]
@@ -60,21 +60,21 @@ class Explanation:
 
     @property
     def headline(self) -> str:
-        """The answer and its probability, or the number."""
+        """Text with the answer and its probability, or with the predicted number."""
         if self.probability is None:
             return f"{self.answer} {self.number:.4g}"
         return f"{self.answer} {self.probability:.1%}"
 
     def words_for(self, number: int = LEADING, floor: float = FLOOR) -> list[Word]:
-        """Words that speak for the answer, the largest first, of those that change it by the floor."""
+        """Up to ``number`` words that raise the answer's probability by ``floor`` or more, the largest change first."""
         return self._leading(1.0, number, floor)
 
     def words_against(self, number: int = LEADING, floor: float = FLOOR) -> list[Word]:
-        """Words that speak against the answer, likewise."""
+        """Up to ``number`` words that lower the answer's probability by ``floor`` or more, the largest change first."""
         return self._leading(-1.0, number, floor)
 
     def causes_of_doubt(self, number: int = LEADING, floor: float = FLOOR) -> list[Word]:
-        """Words that add to the entropy, the largest first: as many nats as the floor, and as much of the answer."""
+        """Words that raise the entropy by ``floor`` nats and also change the answer's probability by ``floor``."""
         sized = [word for word in self.words if word.doubt is not None and word.doubt >= floor]
         sized = [word for word in sized if abs(word.change or 0.0) >= floor]
         return sorted(sized, key=lambda word: -(word.doubt or 0.0))[:number]
@@ -84,7 +84,7 @@ class Explanation:
         return sorted(sized, key=lambda word: -sign * (word.change or 0.0))[:number]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """A dictionary of plain values, for JSON."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -98,12 +98,12 @@ class Explanation:
 
     @property
     def screened(self) -> str:
-        """How many words were left out, where not all were."""
+        """Text that says how many words were masked in turn; empty if all were."""
         tried = sum(word.change is not None for word in self.words)
         return "" if tried == len(self.words) else f"{tried} of {len(self.words)} words were masked in turn"
 
     def name_of(self, word: Word) -> str:
-        """A word, with its number among the words where it stands several times."""
+        """The word as text, with its number from 1 if the text has it several times."""
         several = sum(other.word == word.word for other in self.words) > 1
         return f"{word.word} (word {self.words.index(word) + 1})" if several else word.word
 
@@ -112,12 +112,12 @@ class Explanation:
         return f"{self.name_of(word)}  {self.size_of(word)}{' of probability' * (self.number is None)}{other}"
 
     def size_of(self, word: Word) -> str:
-        """The change by a word: points of probability, or the number's."""
+        """The word's ``change`` as text: percentage points of probability, or units of the predicted number."""
         change = word.change or 0.0
         return f"{100 * change:+.0f} points" if self.number is None else f"{change:+.3g}"
 
     def columns(self) -> dict[str, list[str]]:
-        """Words for the answer, words against it and words that make it unsure, with their sizes, for a table."""
+        """The words for, against and of doubt with their changes as texts, by name of a table's column."""
 
         def cell(word: Word, size: str) -> str:
             other = "" if word.answer is None else f", without it {word.answer}"
@@ -134,7 +134,7 @@ class Explanation:
         return f"{self.name_of(word)}  {word.doubt or 0.0:+.2f} nats"
 
     def to_html(self) -> str:
-        """An HTML fragment: words for the answer on blue, underlined, words against it on orange, dotted."""
+        """An HTML fragment: words for the answer on blue with a solid line, against it on orange with a dotted line."""
 
         def marked(word: Word, side: int) -> str:
             color, line = ("64,120,192", "solid") if side > 0 else ("224,130,40", "dotted")

@@ -33,22 +33,22 @@ PREDICTION_KEY = "prediction"
 
 
 class AttentionGuide(GuideMessenger):
-    r"""Draws every attention site from its own posterior while the model runs, once.
+    r"""Guide that draws the attention weights of each site from their posterior in the model's forward pass.
 
-    The posterior's parameters live in the model's sites, so the guide has none. It serves
-    :class:`probattn.inference.AttentionELBO`, ``pyro.infer.TraceMeanField_ELBO`` and ``Trace_ELBO`` alike. A site's
-    scale is multiplied by ``kl_weight`` and by its KL reduction, once, where the model's plates have set theirs:
+    The posterior's parameters are parameters of the model, so the guide has none. It works with
+    :class:`probattn.inference.AttentionELBO`, ``pyro.infer.TraceMeanField_ELBO`` and ``Trace_ELBO``, which all maximise
 
     .. math:: \mathcal L = \log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l)), \quad S \sim q.
 
-    The objective is the same under all of them. It is the evidence lower bound only where w and all :math:`r_l` are 1:
-    with ``BayesianAttention(kl_reduction="sum")``. The default is the mean over pairs, and the first step under one of
-    Pyro's estimators logs so.
+    :math:`r_l` is the factor of ``kl_reduction`` of attention call l; w and :math:`r_l` are multiplied into the scale
+    of its Pyro site. The objective is the evidence lower bound only if w and all :math:`r_l` are 1, as with
+    ``BayesianAttention(kl_reduction="sum")``. The default is the mean over query-key pairs; Pyro's estimators then log
+    a warning at the first step.
 
     Args:
         model: the Pyro model.
-        kl_weight: w, >= 0; may be set at any step (annealing).
-        noise: source of the draws; torch's global generators by default.
+        kl_weight: w, >= 0; may be set before each step, to anneal it.
+        noise: source of random numbers; torch's global generators by default.
 
     Raises:
         ValueError: a negative weight.
@@ -91,7 +91,7 @@ class AttentionGuide(GuideMessenger):
             self.graph_pass.check()
 
     def get_traces(self) -> tuple[Trace, Trace]:
-        """As Pyro's; for one of its estimators, which asks after the call, it logs once what becomes of the KL."""
+        """Traces of model and guide, as in Pyro's ``GuideMessenger``; logs once if the objective is not the ELBO."""
         self._extracted += 1
         if self._extracted > 1 and not (self.takes_outputs or self._logged):
             self._logged = True
@@ -112,7 +112,7 @@ class AttentionGuide(GuideMessenger):
 
     @property
     def kl_weight(self) -> float:
-        """Weight of the KL in the objective."""
+        """Weight w of the KL in the objective."""
         return self._kl_weight
 
     @kl_weight.setter
@@ -123,7 +123,7 @@ class AttentionGuide(GuideMessenger):
 
     @contextmanager
     def outputs_alone(self) -> Iterator[None]:
-        """Lets sites answer with their outputs and KLs alone, without a value, within a ``with`` block."""
+        """Context in which sites compute only outputs and KLs, without storing the drawn weights."""
         self.takes_outputs, self.graph_pass = True, GraphPass()
         try:
             yield
@@ -178,13 +178,13 @@ class AttentionGuide(GuideMessenger):
         super()._pyro_post_sample(msg)
 
     def get_posterior(self, name: str, prior: TorchDistributionMixin) -> TorchDistributionMixin | Tensor:
-        """Posterior of a latent site that is no attention site; override it for a model with such sites.
+        """Posterior of a latent variable other than attention; override it for a model with such variables.
 
-        Pyro's guides that are messengers have one for every site:
-        ``class Guide(pyro.infer.autoguide.AutoNormalMessenger, AttentionGuide)`` is a guide of both.
+        A subclass of one of Pyro's automatic guides has such posteriors:
+        ``class Guide(pyro.infer.autoguide.AutoNormalMessenger, AttentionGuide)``.
 
         Raises:
-            ValueError: always, here.
+            ValueError: always, in this class.
         """
         raise ValueError(
             f"AttentionGuide: the latent site {name!r} is not an attention site; observe it, mark a value to predict "

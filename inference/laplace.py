@@ -25,7 +25,7 @@ FITTED = 4000
 
 
 class Features(NamedTuple):
-    """What a last layer reads and says: inputs ``[N, D]``, logits ``[N, C]``, labels ``[N]`` if there."""
+    """Inputs ``[N, D]`` and logits ``[N, C]`` of a network's last layer for N rows, with labels ``[N]`` or None."""
 
     inputs: Tensor
     logits: Tensor
@@ -33,10 +33,10 @@ class Features(NamedTuple):
 
 
 def last_layer(net: nn.Module, num_outputs: int) -> nn.Linear:
-    """The linear layer that makes the logits: the last one with as many outputs.
+    """Returns the last linear layer of a network with ``num_outputs`` outputs, which computes the logits.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such layer.
     """
     linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
     layers = [module for module in linear if module.out_features == num_outputs]
@@ -53,21 +53,21 @@ def last_features(
     *,
     label_name: str = "labels",
 ) -> Features:
-    """What the last layer of a network reads and says, one pass a batch, at the expectation of latent attention.
+    """Computes inputs and logits of the last layer, with latent attention at its posterior expectation.
 
-    Of layers that are particles it is the mean over particles.
+    If layers of the network are particles, the inputs are averaged over particles.
 
     Args:
-        program: maps a batch to logits ``[B, C]``.
-        batches: on the program's device.
-        layer: of :func:`last_layer`.
-        label_name: key of the labels.
+        program: model from a batch to logits ``[B, C]``.
+        batches: batches on the program's device.
+        layer: the last layer, from :func:`last_layer`.
+        label_name: name of the labels in a batch.
 
     Returns:
-        float64 on the CPU.
+        Inputs and logits in float64 on the CPU, with the labels if the batches have them.
 
     Raises:
-        ValueError: no batch, or the layer does not make the logits.
+        ValueError: no batch, or the layer does not have one input vector for each row of logits.
     """
     inputs, logits, labels = [], [], []
     count = particle_count(program) or 1
@@ -101,24 +101,25 @@ def _reading(layer: nn.Linear) -> Iterator[list[Tensor]]:
 
 @dataclass(frozen=True)
 class LastLayerLaplace:
-    r"""Normal posterior of the weights of a last layer (MacKay 1992; Daxberger et al. 2021), all else fixed.
+    r"""Laplace approximation to the posterior of a last layer's weights (MacKay 1992; Daxberger et al. 2021).
 
-    The precision is that of the generalised Gauss-Newton matrix, factored (Ritter et al. 2018), and of a normal prior:
+    All other weights are fixed. The precision matrix of the weights is the Kronecker-factored generalised Gauss-Newton
+    matrix (Ritter et al. 2018) plus the precision :math:`\lambda` of a normal prior:
 
     .. math:: H = B \otimes A + \lambda I, \quad A = \frac{1}{N} \sum_n x_n x_n^\top, \quad
         B = \sum_n \mathrm{diag}(p_n) - p_n p_n^\top
 
-    for weights, with inputs :math:`x_n` and probabilities :math:`p_n`, and :math:`B + \lambda I` for biases. The logits
-    of a new input have the covariance :math:`V \,\mathrm{diag}_c \big( \sum_d (u_d^\top x)^2 / (a_d b_c + \lambda) +
-    1 / (b_c + \lambda) \big) V^\top` by the eigenvectors of A and B.
+    for the weights, with inputs :math:`x_n` and probabilities :math:`p_n`, and :math:`B + \lambda I` for the biases.
+    The logits of a new input x have the covariance :math:`V \,\mathrm{diag}_c \big( \sum_d (u_d^\top x)^2 / (a_d b_c +
+    \lambda) + 1 / (b_c + \lambda) \big) V^\top`.
 
     Attributes:
-        input_values: eigenvalues of A, ``[D]``.
-        input_vectors: eigenvectors of A, ``[D, D]``, one a column.
-        output_values: eigenvalues of B, ``[C]``.
-        output_vectors: eigenvectors of B, ``[C, C]``.
-        precision: of the prior, :math:`\lambda`.
-        bias: whether the layer has one.
+        input_values: eigenvalues :math:`a_d` of A, ``[D]``.
+        input_vectors: eigenvectors :math:`u_d` of A, the columns of ``[D, D]``.
+        output_values: eigenvalues :math:`b_c` of B, ``[C]``.
+        output_vectors: V, the eigenvectors of B, the columns of ``[C, C]``.
+        precision: :math:`\lambda`, precision of the prior.
+        bias: whether the layer has a bias.
     """
 
     input_values: Tensor
@@ -130,15 +131,15 @@ class LastLayerLaplace:
 
     @classmethod
     def fit(cls, features: Features, layer: nn.Linear, *, precision: float | None = None) -> LastLayerLaplace:
-        """Fits it to training data.
+        """Fits the posterior to training data.
 
         Args:
-            features: of the training data, with labels.
-            layer: the last layer, trained.
-            precision: of the prior; None for the one with the largest marginal likelihood.
+            features: features of the training data, with labels.
+            layer: the trained last layer.
+            precision: precision of the prior; None for the one in [1e-4, 1e4] with the largest marginal likelihood.
 
         Raises:
-            ValueError: the data have no labels.
+            ValueError: the data have no labels, or the layer is a stack of particles.
         """
         if STACK in layer._modules:
             raise ValueError(
@@ -168,7 +169,7 @@ class LastLayerLaplace:
         return -0.5 * (precision * squares + determinant - count * math.log(precision))
 
     def covariance(self, inputs: Tensor) -> Tensor:
-        """Covariance of the logits ``[N, C, C]`` of inputs ``[N, D]`` of the last layer."""
+        """Covariance of the logits, ``[N, C, C]``, for inputs ``[N, D]`` of the last layer."""
         along = (inputs.double() @ self.input_vectors).square()  # [N, D]
         spread = along @ (torch.outer(self.input_values, self.output_values) + self.precision).reciprocal()
         if self.bias:
@@ -194,15 +195,16 @@ class LastLayerLaplace:
 
 @dataclass(frozen=True)
 class FeatureDistance:
-    r"""Mahalanobis distance of the inputs of a last layer to the nearest class (Lee et al. 2018).
+    r"""Squared Mahalanobis distance of inputs of a last layer to the nearest class mean (Lee et al. 2018).
 
     .. math:: \min_c (x - \mu_c)^\top \Sigma^{-1} (x - \mu_c)
 
-    with the means of the classes and one covariance within them, of training data.
+    :math:`\mu_c` are the class means of training data and :math:`\Sigma` their covariance within classes. Calling the
+    object with inputs ``[N, D]`` returns the distances ``[N]``.
 
     Attributes:
-        means: ``[C, D]``.
-        precision: :math:`\Sigma^{-1}`, a pseudo-inverse, ``[D, D]``.
+        means: means :math:`\mu_c` of the C classes with training data, ``[C, D]``.
+        precision: pseudo-inverse :math:`\Sigma^{-1}`, ``[D, D]``.
     """
 
     means: Tensor
@@ -210,7 +212,7 @@ class FeatureDistance:
 
     @classmethod
     def fit(cls, features: Features) -> FeatureDistance:
-        """Fits it to training data; classes without any example have no mean.
+        """Computes means and covariance from training data, without classes that have no example.
 
         Raises:
             ValueError: the data have no labels.
@@ -230,12 +232,12 @@ class FeatureDistance:
         return cls(means, whitening @ whitening.T)
 
     def dumped(self) -> bytes:
-        """The content of a file of safetensors."""
+        """Returns the tensors as the content of a safetensors file."""
         return save({"means": self.means, "precision": self.precision})
 
     @classmethod
     def loaded(cls, content: bytes) -> FeatureDistance:
-        """The inverse of :meth:`dumped`."""
+        """Restores the object from the content that :meth:`dumped` returned."""
         return cls(**load(content))
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -252,12 +254,12 @@ class FeatureDistance:
 
 
 def energy(logits: Tensor) -> Tensor:
-    r"""Free energy of logits ``[N, C]``, larger for inputs unlike the training data (Liu et al. 2020).
+    r"""Free energy of logits ``[N, C]``, an out-of-distribution score: larger means less like the training data.
 
-    .. math:: -\log \sum_c \exp z_c
+    .. math:: -\log \sum_c \exp z_c \quad \text{(Liu et al. 2020)}
 
     Returns:
-        ``[N]``, nats.
+        Energies ``[N]`` in nats.
 
     Example:
         >>> energy(torch.tensor([[3.0, 0.0], [0.0, 0.0]]))

@@ -25,7 +25,7 @@ from probattn.sites.site import LatentSite
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss or its gradient is not finite; the parameters are those before the update that failed."""
+    """The loss or its gradient is not finite; the parameters have their values from before this update."""
 
 
 class ExplodedKLWarning(PlainWarning):

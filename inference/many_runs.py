@@ -27,27 +27,27 @@ Evaluation = Callable[[int, torch.device], Mapping[str, Tensor]]
 
 @dataclass(eq=False)
 class ManyRunsDriver(Options):
-    r"""Trains R models that are stacked in one module, each as if it were alone.
+    r"""Trains R models that are stacked in one module; each gets the updates that it would get if trained alone.
 
-    Minimises the sum of their losses with Adam: no run sees another's parameters and Adam works entry by entry, so that
-    the updates of each are those it would have by itself. Clipping and weight decay would tie runs together.
+    Minimises the sum of the R losses with Adam, which updates every number separately; the models do not influence each
+    other. Gradients are not clipped, since the joint norm would couple the models.
 
-    A batch depends on its step alone: a run that was resumed repeats the uninterrupted one, on a CPU bit for bit.
+    A batch depends only on its step, so a resumed training repeats the uninterrupted one, on a CPU bit for bit.
 
     Args:
-        model: an ``nn.Module`` with ``losses(batch)``, trained in place.
-        batches: from a step (1, 2, ...) to its batch, for all runs.
-        steps: updates, >= 1.
-        evaluate: what is measured; none by default.
-        evaluate_at: steps at which it is measured, 0 for the initial values.
-        parameters: those that learn; by default all that require gradients.
-        learning_rate: of Adam, > 0.
-        checkpoint_every: updates between checkpoints, >= 1; the last update always has one.
-        folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.
-        fingerprint: plain values that a resumed run must match.
-        cpu: stay on the CPU where there is a GPU.
-        progress: whether to show a bar.
-        title: the first text of the bar.
+        model: an ``nn.Module`` whose method ``losses(batch)`` returns the R losses ``[R]``; trained in place.
+        batches: function from the number of a step (1, 2, ...) to the batch for all R models.
+        steps: number of updates, >= 1.
+        evaluate: function from step and device to measures by name, each ``[R]``; None to evaluate nothing.
+        evaluate_at: steps after which ``evaluate`` is called; 0 is before the first update.
+        parameters: the parameters to train; by default all that require gradients.
+        learning_rate: learning rate of Adam, > 0.
+        checkpoint_every: number of updates between checkpoints, >= 1; the last update always has one.
+        folder: folder for ``metrics.jsonl`` and ``checkpoints/``; None to save nothing.
+        fingerprint: numbers and texts that must be the same when a run is resumed.
+        cpu: whether to use the CPU although there is a GPU.
+        progress: whether to show a progress bar.
+        title: title of the progress bar.
 
     Raises:
         ValueError: an option out of its range.
@@ -90,12 +90,12 @@ class ManyRunsDriver(Options):
             raise ValueError(f"{OWNER}.evaluate_at: expected steps from 0 to {self.steps}, got {outside[0]}")
 
     def fit(self, *, resume: Resume = False) -> FitResult:
-        """Trains to the last step; arguments and errors are those of :meth:`probattn.inference.SVIDriver.fit`.
+        """Trains to the last step; ``resume`` and errors are as in :meth:`probattn.inference.SVIDriver.fit`.
 
-        ``validation`` of the result is the last evaluation. A ``NonFiniteError`` names the run.
+        ``validation`` of the result is the last evaluation. The message of a ``NonFiniteError`` numbers the model.
 
         Raises:
-            ValueError: started as one of several processes.
+            ValueError: the program was started with several processes.
         """
         names = ("checkpoint_every", "folder", "fingerprint", "progress", "title")
         options = RunOptions(keep_last=1, **{name: getattr(self, name) for name in names})
@@ -105,7 +105,7 @@ class ManyRunsDriver(Options):
             return Run(options, accelerator, _ManyRuns(self, accelerator.device)).train(resume)
 
     def configuration(self) -> dict[str, Any]:
-        """Settings that a resumed run must share; ``steps`` is not one, since Adam's updates do not depend on it."""
+        """Settings that must be the same when a run is resumed; ``steps`` may differ."""
         shapes = {name: list(value.shape) for name, value in self.model.named_parameters()}
         described = {"learning_rate": self.learning_rate, "evaluate_at": list(self.evaluate_at)}
         return described | {"parameters": shapes, "fingerprint": dict(self.fingerprint)}

@@ -29,15 +29,16 @@ IMPOSSIBLE = 1000.0
 
 
 class MomentCheck(NamedTuple):
-    """What draws of some rows say of the closed form, which predicts each draw from the weights that were drawn.
+    """Comparison of draws with what the expansion predicts for each of them, in the row where they differ most.
+
+    The residual is the result of a draw minus the prediction from its attention weights.
 
     Attributes:
-        ratio: standard deviation of draws over that of their predictions, in the row whose residual is largest.
-        bias: the size of the mean of draws less predictions in that row, in standard deviations of the closed form.
-        rows: how many rows were compared.
-        draws: of each.
-        residual: variance of draws less predictions, over that of the closed form, in that row: 0 where predictions
-            are exact. Standard deviations differ by a factor within 1 - sqrt(residual) .. 1 + sqrt(residual).
+        ratio: standard deviation of the results of the draws, divided by that of the predictions.
+        bias: absolute mean of the residuals, in standard deviations of the closed form.
+        rows: number of rows that were compared.
+        draws: number of draws per row.
+        residual: variance of the residuals, divided by the variance of the closed form; 0 if predictions are exact.
     """
 
     ratio: float
@@ -57,27 +58,29 @@ class _Summary(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments:
-    r"""A normal distribution over the predictions of some rows: mean, covariance, and where the covariance is from.
+    r"""Normal distributions over the predictions of B rows, from an expansion in closed form or from draws.
 
-    Under "softmax" the covariance is that of the logits less their mean over the K leading classes, which is all that
-    probabilities depend on; classes beyond them keep their distance to that mean. Otherwise it is that of the K
-    predictions themselves; labels beyond them are held at their means.
+    For "softmax" the covariance is that of the logits of the K leading classes minus their mean; probabilities depend
+    on these differences only. Logits of the other classes keep their distance to the mean. For "sigmoid" and
+    "identity" it is the covariance of the K predictions; other labels have no variance.
 
     Attributes:
         logits: predictions at the posterior expectation, or their mean over draws, ``[B, ..., C]``.
-        classes: the K leading classes of each row, int64 ``[B, ..., K]``: the most probable ones first, under "sigmoid"
-            the least certain labels and the most probable one, under "identity" all numbers.
-        covariance: ``[B, ..., K, K]``.
-        link: what makes probabilities of logits, as in :class:`Posterior`.
-        noise: law of an observed number around its prediction; None for classes.
-        source: "expansion" in closed form, "draws", or "mixed": some rows in closed form, others of draws.
-        noise_share: of the variance of one number, the part that the noise of each weight brings in, by site, ``[B, H,
-            T, S]``; its sum over everything is 1. None unless requested. It has no sign, and does not say which words
-            make a network unsure: :func:`attention_effects` does.
-        slope: derivative of that number by the logarithm of the pair's unnormalised weight, likewise.
-        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` by shares, ``[B, ...]``; None of draws.
-        check: what draws say of the closed form; None unless it was checked.
-        num_samples: draws of each row, int64 ``[B]``, 0 of the closed form, or one number; None: closed form alone.
+        classes: numbers of the K leading classes, int64 ``[B, ..., K]``: the most probable ones; for "sigmoid" the
+            least certain labels and the most probable one; for "identity" all outputs.
+        covariance: covariance of the leading classes, ``[B, ..., K, K]``.
+        link: function from logits to probabilities, as in :class:`Posterior`.
+        noise: distribution of an observed number around its prediction, as in :class:`Posterior`.
+        source: "expansion", "draws", or "mixed" if some rows are from the expansion and others from draws.
+        noise_share: share of the variance of one number that the noise of each attention weight contributes, by site,
+            ``[B, ..., H, T, S]``; the sum over sites, heads, queries and keys is 1. None unless requested. It does not
+            tell which words make a network uncertain; :func:`attention_effects` does.
+        slope: derivative of that number by the log of each unnormalised attention weight, likewise.
+        relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over attention weights, weighted by their
+            noise shares, ``[B, ...]``; None if ``source`` is "draws".
+        check: comparison with draws; None if no row was compared.
+        num_samples: number of draws of each row, int64 ``[B]`` (0 for the expansion), or one number for all rows; None
+            if all rows are from the expansion.
 
     Example:
         >>> import torch
@@ -102,7 +105,7 @@ class Moments:
 
     @property
     def drawn(self) -> Tensor:
-        """Which rows have the moments of draws, bool ``[B]``."""
+        """Bool ``[B]``, True for rows whose moments are from draws."""
         return self._counts() > 0
 
     def _counts(self) -> Tensor:
@@ -121,42 +124,42 @@ class Moments:
 
     @property
     def mean(self) -> Tensor:
-        """Mean of the probabilities or numbers, ``[B, ..., C]``."""
+        """Mean of the probabilities, or of the numbers in regression, ``[B, ..., C]``."""
         return self._summary.mean
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of the same, ``[B, ..., C]``."""
+        """Standard deviation of the probabilities, or of the numbers in regression, ``[B, ..., C]``."""
         return self._summary.std
 
     @property
     def mean_probabilities(self) -> Tensor:
-        """Posterior predictive probabilities ``[B, ..., C]``; ``ValueError`` where the head predicts numbers."""
+        """Posterior predictive probabilities ``[B, ..., C]``; ``ValueError`` if the head predicts numbers."""
         self._refuse_numbers("mean_probabilities")
         return self._summary.mean
 
     @property
     def entropy(self) -> Tensor:
-        r"""Entropy of the mean, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
+        r"""Entropy of the mean probabilities in nats: ``[B, ...]``, or ``[B, ..., C]`` of each label for "sigmoid"."""
         self._refuse_numbers("entropy")
         return entropy_of(self._summary.mean, self.link)
 
     @property
     def mutual_information(self) -> Tensor:
-        r"""Of label and attention, nats, of the entropy's shape (Depeweg et al. 2018, Eq. 1)."""
+        r"""Mutual information of label and attention, nats, in the shape of :attr:`entropy` (Depeweg et al. 2018)."""
         return (self.entropy - self._summary.expected_entropy).clamp_min(0)
 
     def difference_std(self, first: int = 0, second: int = 1) -> Tensor:
-        """Standard deviation of the difference between two of the K leading logits, by their places, ``[B, ...]``."""
+        """Standard deviation ``[B, ...]`` of the difference of two leading logits, by their index in ``classes``."""
         covariance = self.covariance
         variance = covariance[..., first, first] + covariance[..., second, second]
         return (variance - 2 * covariance[..., first, second]).clamp_min(0).sqrt()
 
     def top_two_p_value(self, num_samples: int = 20) -> Tensor:
-        r"""p-value that the two likeliest classes are equally likely, as from so many draws, ``[N]``.
+        r"""p-values ``[N]`` of the hypothesis that the two most probable classes are equally probable, per prediction.
 
-        Welch's test of PAvPU (Fan et al. 2020) with the means and variances of this distribution instead of a
-        sample's: what :func:`probattn.metrics.functional.top_two_p_value` of draws scatters around.
+        Welch's test for PAvPU (accuracy versus uncertainty, Fan et al. 2020) for ``num_samples`` draws, with the means
+        and variances of this distribution instead of those of draws.
         """
         self._refuse_numbers("top_two_p_value")
         check_integer("Moments.top_two_p_value", "num_samples", num_samples, minimum=2)
@@ -169,13 +172,13 @@ class Moments:
         return welch_p_value(first, second)
 
     def draws(self, num_samples: int = 100) -> Posterior:
-        """Points of this distribution as a :class:`Posterior`, for everything that takes draws.
+        """Returns points of this distribution as a :class:`Posterior`, for functions that take draws.
 
-        The points of a quasi-random sequence, the same for every row, shifted and scaled so that the mean and the
-        covariance (divisor P - 1) of the logits are exactly these.
+        The points are a quasi-random sequence, the same for every row, shifted and scaled to the mean and covariance
+        (divisor P - 1) of this distribution.
 
         Args:
-            num_samples: P, more than the dimension of the covariance: K, or K - 1 under "softmax".
+            num_samples: P, number of points, more than K - 1 for "softmax" and more than K otherwise.
 
         Returns:
             Predictions ``[P, B, ..., C]``.
@@ -193,7 +196,7 @@ class Moments:
         return Posterior(logits, link=self.link, noise=self.noise)
 
     def rows(self, places: Tensor) -> Moments:
-        """Some rows, int64 ``[R]``."""
+        """Returns the moments of the rows with the numbers ``places``, int64 ``[R]``."""
         names = ("logits", "classes", "covariance", "relative_variance")
         tensors = {name: getattr(self, name) for name in names}
         some: dict[str, Any] = {name: None if one is None else one[places] for name, one in tensors.items()}
@@ -202,7 +205,7 @@ class Moments:
         return replace(self, **some)._counted(self._counts()[places])
 
     def replaced(self, places: Tensor, drawn: Moments) -> Moments:
-        """With the mean and covariance of draws in some rows, int64 ``[R]``, for the same leading classes."""
+        """Returns a copy with the moments ``drawn``, for the same leading classes, in the rows ``places``, ``[R]``."""
         logits = self.logits.index_copy(0, places, drawn.logits.to(self.logits))
         covariance = self.covariance.index_copy(0, places, drawn.covariance.to(self.covariance))
         counts = self._counts().index_copy(0, places, drawn._counts())
@@ -216,10 +219,10 @@ class Moments:
 
     @classmethod
     def together(cls, parts: Sequence[Moments]) -> Moments:
-        """The rows of several, one after another; positions that some lack are filled up, logits with NaN.
+        """Joins the rows of several objects; missing positions are padded, logits with NaN.
 
         Raises:
-            ValueError: none is given.
+            ValueError: ``parts`` is empty, or its objects have different numbers of leading classes.
         """
         if not parts:
             raise ValueError("Moments.together: expected at least one part, got none")
@@ -245,7 +248,7 @@ class Moments:
         )._counted(torch.cat([moments._counts() for moments in parts]))
 
     def attributed(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the number that is attributed, ``[B, ...]`` each."""
+        """Mean and variance ``[B, ...]`` of the number that ``noise_share`` and ``slope`` are about."""
         softmax = self.link == "softmax"
         variance = self.difference_std().square() if softmax else self.covariance[..., 0, 0]
         return attributed(self.logits, self.classes, self.link), variance

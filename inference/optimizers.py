@@ -39,24 +39,25 @@ OTHER_UPDATES = frozenset({"fused", "foreach", "capturable", "differentiable"})
 class OptimizerOptions(Options):
     """An optimiser of ``torch.optim`` over up to eight parameter groups.
 
-    The groups are ``pretrained``, ``sites`` (the parameters that attention sites brought along and that no one has
-    trained before), ``noise`` (the scale of observed numbers, one number that has far to go) and ``alignment`` (the
-    networks of alignment factors: discriminators, critics, navigators), each with a ``.no_decay`` twin for what is not
-    decayed. Empty groups are left out.
+    The groups are ``pretrained`` (the network's parameters), ``sites`` (parameters that the conversion added to
+    attention calls), ``noise`` (the scale of the likelihood in regression) and ``alignment`` (the networks of alignment
+    attention: discriminators, critics, navigators). Each has a second group, with ``.no_decay`` after its name, of the
+    parameters without weight decay. Empty groups are left out.
 
     Args:
         name: class in ``torch.optim``.
-        learning_rate: learning rate of the network's own parameters, > 0.
+        learning_rate: learning rate of the network's parameters, > 0.
         site_learning_rate: learning rate of the parameters of attention methods, > 0; None takes ``learning_rate``.
-        alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``learning_rate``, which in
-            fine-tuning would leave them where they began.
-        weight_decay: weight decay of matrices, >= 0; biases and norms are not decayed.
-        decay_biases_and_norms: decay parameters of fewer than two dimensions (biases, scales of norms) too.
+        alignment_learning_rate: learning rate of the networks of alignment attention, > 0; None takes
+            ``learning_rate``, which is too small for them in fine-tuning, since they start untrained.
+        weight_decay: weight decay of parameters with two or more dimensions, >= 0.
+        decay_biases_and_norms: whether to decay parameters of fewer dimensions (biases, scales of norms) too.
         arguments: further arguments of the optimiser, such as ``{eps: 1e-6}``.
-        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``learning_rate``.
+        noise_learning_rate: learning rate of the log scale of the likelihood in regression, > 0; None takes
+            ``learning_rate``.
 
     Raises:
-        ValueError: a number out of its range, or no such optimiser.
+        ValueError: a number out of its range, or a name that ``torch.optim`` does not have.
 
     Example:
         >>> options = OptimizerOptions("SGD", learning_rate=0.1, weight_decay=0.01)
@@ -85,10 +86,10 @@ class OptimizerOptions(Options):
             )
 
     def groups(self, model: nn.Module) -> list[ParameterGroup]:
-        """The model's trainable parameters in groups.
+        """Parameter groups of the model's trainable parameters, as torch optimisers take them.
 
         Raises:
-            ValueError: nothing to train.
+            ValueError: no parameter is trainable.
         """
         groups = []
         for name, parameters in split_parameters(model, self.decay_biases_and_norms).items():
@@ -98,12 +99,12 @@ class OptimizerOptions(Options):
         return groups
 
     def build(self, groups: list[ParameterGroup], *, scaled: bool = False) -> Optimizer:
-        """The optimiser over ``groups``; an Adam takes torch's fused update, unless the arguments say otherwise.
+        """Builds the optimiser; Adam and AdamW use torch's fused update unless ``arguments`` choose another one.
 
         Args:
-            groups: of parameters.
-            scaled: whether the loss is scaled for "fp16". A fused update then skips an overflow by itself, which
-                accelerate does not see, so that the schedule would go on.
+            groups: parameter groups.
+            scaled: whether the loss is scaled for "fp16"; the update is then not fused, since a fused one would skip
+                overflows without notice to accelerate, which would advance the schedule.
         """
         update = {"fused": True} if not scaled and self._can_be_fused(groups) else {}
         optimizer: Optimizer = getattr(torch.optim, self.name)(groups, **update, **self.arguments)
@@ -131,8 +132,7 @@ class SchedulerOptions(Options):
         name: "linear", "cosine", "constant", "constant_with_warmup", "inverse_sqrt" (Vaswani et al. 2017, section 5.3:
             after W steps of warm-up the rate falls as :math:`\sqrt{W / \text{step}}`), ... as transformers names them.
         warmup_steps: updates in which the learning rates rise, >= 0; None for the share ``warmup_fraction``.
-        warmup_fraction: share of the updates in which the learning rates rise, in [0, 1]; used where ``warmup_steps``
-            is None.
+        warmup_fraction: share of the updates in which the learning rates rise, in [0, 1], if ``warmup_steps`` is None.
         arguments: further arguments of the schedule (``min_lr`` of "cosine_with_min_lr", ...).
 
     Raises:
@@ -149,11 +149,11 @@ class SchedulerOptions(Options):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def warmup(self, total_steps: int) -> int:
-        """Steps of warm-up in a run of ``total_steps`` updates."""
+        """Number of warm-up updates in a run of ``total_steps`` updates."""
         return round(self.warmup_fraction * total_steps) if self.warmup_steps is None else self.warmup_steps
 
     def build(self, optimizer: Optimizer, total_steps: int) -> LRScheduler:
-        """The scheduler of a run of ``total_steps`` updates.
+        """Builds the scheduler of a run of ``total_steps`` updates.
 
         Raises:
             ValueError: transformers has no scheduler of that name, or it needs further arguments.

@@ -31,25 +31,24 @@ FINE_TUNING_WEIGHT = 1e-3
 
 @dataclass(frozen=True)
 class KLSchedule(Options):
-    r"""Weight of the KL in the objective as a pure function of the step.
+    r"""Weight of the KL (Kullback-Leibler divergence of posterior from prior) in the loss, as a function of the step.
 
-    With t = min(step / W, 1), W the length of the warm-up in steps and s the logistic function:
+    With t = min(step / W, 1), W the number of warm-up updates, and s the logistic function:
 
     .. math::
         w_\text{constant} = \text{final}, \quad
         w_\text{linear} = \text{final} \cdot t, \quad
         w_\text{sigmoid} = \text{final} \cdot \frac{s(a(2t - 1)) - s(-a)}{s(a) - s(-a)}
 
-    "We add a weight to the KL term and anneal it from a small value to one" (Zhang et al. 2021, section 3.3, after
-    Bowman et al. 2016, whose logistic curve is shifted and stretched here so that it starts at exactly 0 and ends at
-    exactly ``final``).
+    "We add a weight to the KL term and anneal it from a small value to one" (Zhang et al. 2021a, section 3.3). The
+    logistic curve is that of Bowman et al. 2016, shifted and stretched to start at exactly 0 and end at ``final``.
 
     Args:
         kind: course of the KL weight from 0 in its warm-up; "constant" has no warm-up.
-        final: weight after the warm-up, >= 0; 1 is the evidence lower bound as each site's reduction defines it.
+        final: weight after the warm-up, >= 0; 1 is the evidence lower bound if also ``kl_reduction="sum"``.
         warmup_steps: updates W in which the KL weight rises, >= 0; None for the share ``warmup_fraction``.
         warmup_fraction: share of the updates in which the KL weight rises, in [0, 1], if ``warmup_steps`` is None.
-        steepness: a > 0 of the sigmoid.
+        steepness: a in the equation of "sigmoid", > 0.
 
     Raises:
         ValueError: an unknown kind or a number out of its range.
@@ -67,16 +66,14 @@ class KLSchedule(Options):
     steepness: Positive = 6.0
 
     def warmup(self, total_steps: int) -> float:
-        """Length of the warm-up in steps, W, of a run of ``total_steps``."""
+        """W, the number of warm-up updates in a run of ``total_steps`` updates (a fraction is possible)."""
         return self.warmup_fraction * total_steps if self.warmup_steps is None else self.warmup_steps
 
     def weight(self, step: int, total_steps: int) -> float:
-        """Weight in [0, ``final``] for the update that follows ``step`` of ``total_steps`` completed ones.
-
-        "linear" and "sigmoid" start at exactly 0.
+        """Weight in [0, ``final``] of the next update, after ``step`` of ``total_steps`` updates are completed.
 
         Raises:
-            ValueError: a negative step or a run without steps.
+            ValueError: a negative ``step``, or ``total_steps`` below 1.
         """
         if step < 0 or total_steps < 1:
             raise ValueError(
@@ -107,10 +104,11 @@ class EarlyStopping(Options):
         metric: validation metric, such as "loss", "log_likelihood" or "accuracy".
         patience: consecutive evaluations without improvement after which training stops, >= 1.
         mode: whether a smaller ("min") or larger ("max") metric is better.
-        min_delta: change beyond which a better metric counts as an improvement, >= 0.
-        also: further metrics and their modes, such as ``{accuracy: max}``; None for none. The patience then restarts
-            whenever one metric is at least as good as ever; the weights restored are those of the last evaluation with
-            all metrics at least as good as ever (Velickovic et al. 2018 use loss and accuracy).
+        min_delta: change that a metric must exceed to count as improved, >= 0.
+        also: further metrics and their modes, such as ``{accuracy: max}``; None for none. With several metrics the
+            count of patience restarts when any of them equals or beats its best value so far (exceeds it by
+            ``min_delta``, if that is not 0). The weights of the last evaluation at which all of them did are restored
+            (Velickovic et al. 2018 use loss and accuracy).
 
     Raises:
         ValueError: a number out of its range, an unknown mode, or a metric named twice.
@@ -136,14 +134,14 @@ class EarlyStopping(Options):
 
     @property
     def modes(self) -> dict[str, Mode]:
-        """All metrics with their modes, the first one first."""
+        """All metrics with their modes, ``metric`` first."""
         return {self.metric: self.mode, **(self.also or {})}
 
     def values(self, means: Mapping[str, float]) -> dict[str, float]:
-        """The metrics among an evaluation's means, in the order of :attr:`modes`.
+        """Selects from the results of an evaluation the metrics of this rule, in the order of :attr:`modes`.
 
         Raises:
-            ValueError: no record has that name.
+            ValueError: a metric is not among the results.
         """
         for name in self.modes:
             if name not in means:
@@ -203,43 +201,42 @@ ValidationMetrics = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 
 @dataclass(eq=False, kw_only=True)
 class RunOptions(Options):
-    """Options of a run, which :class:`SVIDriver` and the drivers derived from it take as keyword arguments.
+    """Options of a run, which :class:`SVIDriver` and :class:`SVGDDriver` take as keyword arguments.
 
     Args:
-        optimizer: options, or a function from parameter groups to any torch optimiser.
-        scheduler: options, a function of optimiser and number of steps to any torch scheduler, or None. A
-            ``ReduceLROnPlateau`` steps on each validation loss, others on each update.
-        kl_schedule: weight of the KL.
-        batch_size: examples in a micro-batch on one device, also in evaluations, >= 1.
-        collate: rows to batch; torch's default stacks tensors.
+        optimizer: options, or a function from a list of parameter groups to a torch optimiser.
+        scheduler: options, a function from optimiser and number of updates to a torch scheduler, or None. A
+            ``ReduceLROnPlateau`` steps after each evaluation with the validation loss, others after each update.
+        kl_schedule: weight of the KL by update.
+        batch_size: number of examples in a micro-batch on one device, also in evaluations, >= 1.
+        collate: function from a list of rows to a batch; None for torch's default, which stacks tensors.
         shuffle: whether to permute the rows again in each epoch.
-        drop_last: whether to leave out an epoch's incomplete last step.
-        length_pool: batches hold rows of similar length, sorted within this many updates' rows, >= 1, so that they
-            need little padding; the data then have a method ``lengths()``, or their rows ``input_ids``. None for rows
-            at random.
-        num_workers: processes that load data.
+        drop_last: whether to leave out the last update of an epoch if it would have fewer rows than the others.
+        length_pool: number of updates, >= 1, whose rows are sorted by number of tokens before they are batched, to
+            reduce padding; the data need a method ``lengths()``, or rows with ``input_ids``. None for random batches.
+        num_workers: number of processes that load data.
         precision: mixed precision by autocast, "bf16" or "fp16" (needs a GPU); "no" computes in the parameters' type.
-        cpu: stay on the CPU where there is a GPU.
-        compile: whether the network, one of transformers or of this library, is compiled by ``torch.compile``. The
+        cpu: whether to use the CPU although there is a GPU.
+        compile: whether to compile the network, one of transformers or of this library, with ``torch.compile``. The
             first batches then take minutes; results are equal up to rounding.
-        accumulation: micro-batches whose gradients are accumulated for one update, >= 1.
-        max_grad_norm: norm to which larger gradients are clipped, > 0; None for none. Alignment's networks are clipped
-            separately.
-        seed: of data order, noise and dropout, >= 0. The model's initial weights are the caller's.
-        log_every: updates between entries of the training log, >= 1.
-        eval_every: updates between evaluations; None for once an epoch. The last update is always evaluated.
-        checkpoint_every: updates between checkpoints; None for once an epoch. The last update always has one.
-        keep_last: newest checkpoints that are kept, >= 1; early stopping also keeps the best one.
-        early_stopping: the rule, or None.
-        validation_metrics: function of model and batch that gives further metrics, per row or as means.
-        folder: where ``metrics.jsonl`` and ``checkpoints/`` go; None keeps nothing on disk.
-        trackers: names or instances that accelerate knows.
-        callbacks: called with every record.
-        observers: look at the model after chosen updates.
-        fingerprint: further plain values that a resumed run must match (a data file's digest, a network's name).
-        progress: whether to show a bar.
-        title: the first text of the bar, to distinguish two of them ("baseline 1/2").
-        find_unused_parameters: set it if several processes complain about parameters without gradient.
+        accumulation: number of micro-batches whose gradients are accumulated for one update, >= 1.
+        max_grad_norm: norm to which larger gradients are clipped, > 0; None for no clipping. The gradients of the
+            networks of alignment attention are clipped separately.
+        seed: seed of data order, noise and dropout, >= 0. It does not affect the model's initial weights.
+        log_every: number of updates between training records, >= 1.
+        eval_every: number of updates between evaluations; None for one each epoch. There is one after the last update.
+        checkpoint_every: number of updates between checkpoints; None for one each epoch. The last update has one too.
+        keep_last: number of newest checkpoints that are not deleted, >= 1; with early stopping the best one stays too.
+        early_stopping: rule of early stopping, or None.
+        validation_metrics: function from model and batch to further metrics by name, each ``[B]`` or a mean.
+        folder: folder for ``metrics.jsonl`` and ``checkpoints/``; None to save nothing.
+        trackers: experiment trackers of accelerate, by name ("tensorboard", ...) or as instances.
+        callbacks: functions that are called with every record and the model.
+        observers: see :class:`StepObserver`.
+        fingerprint: further values that must be equal when a run is resumed (a data file's digest, a network's name).
+        progress: whether to show a progress bar.
+        title: title of the progress bar ("baseline 1/2").
+        find_unused_parameters: option of torch's ``DistributedDataParallel``, for parameters without gradient.
 
     Raises:
         ValueError: an option out of its range.

@@ -253,20 +253,20 @@ class StackedSet:
 
 
 class HeadParticles(ParticleUpdate):
-    r"""Turns the gradients of repulsive heads into :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
+    r"""Replaces the gradients of repulsive heads by :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1).
 
-    :class:`probattn.inference.SVGDDriver` does so in each update; in a loop of your own :meth:`direct` stands between
-    ``backward`` and the optimiser's step. Nothing of the network is copied. The heads are found once, here: a network
-    that is converted again needs a new one.
+    :math:`\phi` is the direction of the sampler in the options and :math:`\epsilon` its step size.
+    :class:`probattn.inference.SVGDDriver` uses this class in each update. In a loop of your own call ``direct(step)``
+    between ``backward`` and the optimiser's step. Make a new object if the network is converted again.
 
     Args:
-        model: a module that is, or holds, a network converted with :class:`probattn.RepulsiveAttention`.
-        num_data: N, size of the training data: the potential is the mean loss, so a normal prior enters it over N, and
-            the noise of "spos" and "sgld" has the variance of N data at a temperature of 1.
-        kernel: any kernel that Pyro's engine takes, in place of the one that the options name.
+        model: a module with a network converted with :class:`probattn.RepulsiveAttention` or ``ParticleLayers``.
+        num_data: N, size of the training data. The potential is the mean loss, so the log density of a normal prior is
+            divided by N, and the noise of "spos" and "sgld" is that of N data.
+        kernel: a kernel of :mod:`probattn.particles` or Pyro's SVGD; None for the one in the options.
 
     Raises:
-        ValueError: the model has no repulsive heads.
+        ValueError: the model has no repulsive heads or layers.
 
     Example:
         >>> import torch

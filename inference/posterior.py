@@ -63,18 +63,19 @@ def row_lines(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
-    r"""Draws from the posterior predictive distribution of some data.
+    r"""Predictions of a batch under P draws from the posterior.
 
-    Predictions are ``[P, B, C]`` for P draws of B rows; of heads with a label for each token, span or choice they have
-    further dimensions between B and C. Where data came in batches of different lengths, missing positions are NaN.
+    Predictions are ``[P, B, C]`` for P draws, B rows and C classes, labels or numbers. Heads that predict for each
+    token, span or choice have further dimensions between B and C. If batches of different numbers of tokens were
+    joined, missing positions are NaN.
 
     Attributes:
-        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y.
-        attention: weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
-        attention_mean: mean weights over draws by site, ``[B, H, T, S]``; None unless requested.
-        attention_std: their standard deviation over draws (divisor P - 1; 0 for one draw).
-        link: what makes probabilities of logits: "softmax" over C, "sigmoid" of each, or "identity" for numbers.
-        noise: law of an observed number around its prediction; None for classes.
+        logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y, the label in regression.
+        attention: attention weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
+        attention_mean: mean attention weights over draws by site, ``[B, H, T, S]``; None unless ``streaming``.
+        attention_std: standard deviation of the weights over draws (divisor P - 1; 0 for one draw), likewise.
+        link: from logits to probabilities: "softmax" over C classes, "sigmoid" of each label, "identity" in regression.
+        noise: distribution of an observed number around its prediction; None for classes or if it is not learned.
 
     Example:
         >>> draws = Posterior(torch.tensor([[[0.0, 0.0]], [[0.0, 4.0]]]))
@@ -94,7 +95,7 @@ class Posterior:
 
     @property
     def probabilities(self) -> Tensor:
-        """Probabilities of every draw, ``[P, B, ..., C]``; ``ValueError`` where the head predicts numbers."""
+        """Probabilities of every draw, ``[P, B, ..., C]``; ``ValueError`` if the head predicts numbers."""
         if self.link == "identity":
             raise ValueError(
                 "Posterior.probabilities: expected a head that predicts classes, got one that predicts numbers; use "
@@ -109,17 +110,17 @@ class Posterior:
 
     @property
     def values(self) -> Tensor:
-        """What draws are averaged of: probabilities, or predicted numbers, ``[P, B, ..., C]``."""
+        """Probabilities of every draw, or the predicted numbers in regression, ``[P, B, ..., C]``."""
         return self.logits.float() if self.link == "identity" else self.probabilities
 
     @property
     def mean(self) -> Tensor:
-        """Mean over draws of the probabilities or numbers, ``[B, ..., C]``."""
+        """Mean of :attr:`values` over draws, ``[B, ..., C]``."""
         return self.values.mean(dim=0)
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation over draws of the same (divisor P - 1; 0 for one draw), ``[B, ..., C]``."""
+        """Standard deviation of :attr:`values` over draws (divisor P - 1; 0 for one draw), ``[B, ..., C]``."""
         values = self.values
         return values.std(dim=0) if len(values) > 1 else torch.zeros_like(values[0])
 
@@ -130,20 +131,20 @@ class Posterior:
         return (self.std.square() + noise.std.to(self.logits.device).square()).sqrt()
 
     def interval(self, level: float = 0.95, *, stretch: float = 1.0) -> Tensor:
-        """Where an observed number lies with probability ``level``: between quantiles of its predictive distribution.
+        """Interval that contains an observed number with probability ``level``, with tails of equal probability.
 
-        That is the mixture over draws of the noise around each draw's prediction; both tails have the same probability.
+        The predictive distribution is the mixture over draws of the noise around each draw's prediction.
 
         Args:
-            level: in (0, 1).
-            stretch: factor about the interval's middle, > 0, that held-out data ask for
-                (:func:`probattn.metrics.functional.interval_stretch`).
+            level: probability, in (0, 1).
+            stretch: factor, > 0, by which the interval is widened about its middle;
+                :func:`probattn.metrics.functional.interval_stretch` computes one from held-out data.
 
         Returns:
             Lower and upper ends, ``[2, B, C]``, in units of y.
 
         Raises:
-            ValueError: a head that predicts no numbers, or an argument out of its range.
+            ValueError: a head that does not predict numbers with learned noise, or an argument out of its range.
         """
         check_share("Posterior.interval", "level", level, zero=False, one=False)
         check_number("Posterior.interval", "stretch", stretch, positive=True)
@@ -164,12 +165,12 @@ class Posterior:
 
     @property
     def entropy(self) -> Tensor:
-        r"""Entropy of the mean over draws, nats: ``[B, ...]``, or of each label ``[B, C]`` under "sigmoid"."""
+        r"""Entropy of the mean probabilities in nats: ``[B, ...]``, or ``[B, ..., C]`` of each label for "sigmoid"."""
         return entropy_of(self.mean_probabilities, self.link)
 
     @property
     def mutual_information(self) -> Tensor:
-        r"""Of label and attention, nats, of the entropy's shape (Depeweg et al. 2018, Eq. 1).
+        r"""Mutual information of label and attention in nats, shaped as :attr:`entropy` (Depeweg et al. 2018, Eq. 1).
 
         .. math:: \mathrm I = \mathrm H\Big[\frac 1P \sum_p p(y \mid x, S_p)\Big] -
             \frac 1P \sum_p \mathrm H[p(y \mid x, S_p)]
@@ -195,10 +196,12 @@ class Posterior:
         return "\n".join(lines + ["  ..."] * (rows > REPR_ROWS))
 
     def to_pandas(self, class_names: Sequence[str] | None = None) -> Any:
-        """A table with a line for each row (and position): mean and std of each class or number, and entropies.
+        """Table with a line for each row (and position): mean and standard deviation of each class or number.
+
+        For "softmax" it has also columns of entropy and mutual information.
 
         Args:
-            class_names: of the C classes or numbers; their numbers by default.
+            class_names: names of the C classes or numbers; 0, 1, ... by default.
 
         Returns:
             A ``pandas.DataFrame``.
@@ -231,19 +234,19 @@ class Posterior:
     def plot(
         self, row: int = 0, *, site: str | None = None, class_names: Sequence[str] | None = None
     ) -> Figure:
-        """A picture of one row: its classes or numbers with their spread, and its attention if there is any.
+        """Plots mean and standard deviation of one row's prediction, and its attention weights if there are any.
 
         Args:
-            row: number of the row.
-            site: site whose map to show, averaged over heads; the last one by default.
-            class_names: of the C classes or numbers.
+            row: number of the row, from 0.
+            site: site whose attention weights to plot, averaged over heads; the last one by default.
+            class_names: names of the C classes or numbers.
 
         Returns:
             A figure of matplotlib; ``figure.savefig("row.png")`` writes it.
 
         Raises:
-            IndexError: no such row.
-            ValueError: no such site, or another number of names than C.
+            IndexError: there is no row of this number.
+            ValueError: there is no such site, or the number of names is not C.
             MissingPackageError: matplotlib (extra ``report``) is not installed.
         """
         optional("Posterior.plot", "matplotlib", "report")

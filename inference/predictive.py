@@ -59,7 +59,7 @@ class PosteriorExpectation(Messenger):
     """Pyro handler that gives every attention site its posterior expectation E[S] instead of a draw."""
 
     takes_expectations: ClassVar[bool] = True
-    """For converted networks, which need not reach their sites then."""
+    """Tells converted networks that they may compute E[S] directly, without a ``pyro.sample`` statement."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,20 +91,20 @@ def predict_label(msg: Message) -> None:
 
 
 def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
-    """Point prediction: one pass with every S at its posterior expectation (Zhang et al. 2021, section 5.1.1).
+    """Point prediction: one forward pass with each S at its posterior mean (Zhang et al. 2021a, section 5.1.1).
 
-    E[S] normalised is not E[W]: this is not the mean over draws, which :func:`posterior_predict` gives. Of a
-    :class:`ParticleEnsemble` it is the logarithm of the mean of the particles' probabilities.
+    The result differs from the mean over draws (:func:`posterior_predict`), since the normalised E[S] is not the mean
+    of the normalised weights W. For a :class:`ParticleEnsemble` it is the log of the particles' mean probabilities.
 
     Args:
         model: a Hugging Face network with a head, or a Pyro model that maps a batch to logits; run without gradients.
-        batch: its inputs, which are moved to the model's device.
+        batch: the model's inputs; they are moved to its device.
 
     Returns:
-        Logits ``[B, C]``.
+        Logits ``[B, ..., C]``, or predicted numbers.
 
     Raises:
-        TypeError: the model is none, does not take the batch or returns no logits; the batch is no mapping of tensors.
+        TypeError: the model is not a model of a batch or does not return logits; the batch is not a mapping of tensors.
     """
     model = as_program(model)
     check_call("posterior_expectation", model)
@@ -129,47 +129,46 @@ def posterior_predict(
 ) -> Posterior:
     """Draws predictions, and attention weights if requested, from the posterior.
 
-    The draws of a pass are folded into the batch, ``[P * B, ...]``, so the network runs once per chunk, and what comes
-    before its first latent variable once in all (modules that draw random numbers, or that a hook looks into, and
-    models that are no ``nn.Module`` or are compiled, run whole). Draw p takes
-    its noise from a generator seeded with ``(seed, p)``: neither the chunk size nor the number of draws changes it, and
-    torch's own generators do not move. A label to predict has its most likely value, or is drawn.
+    Several draws are computed in one forward pass, as a batch of ``P * B`` rows (P draws of B rows); layers before the
+    first latent variable run once for all draws. Models that are compiled or not an ``nn.Module``, and modules that
+    draw random numbers or have hooks, run for each draw. Draw p takes its noise from a generator seeded with
+    ``(seed, p)``: chunk size and number of draws do not change it, and torch's generators are not used.
 
-    A :class:`ParticleEnsemble` gives a draw for each of its particles, P = number of particles. Where attention is
-    latent too, each particle takes ``num_samples`` draws of it, and P is particles times draws, particle by particle.
-    Likewise a network whose layers are particles (:class:`probattn.ParticleLayers`), pass by pass.
+    A :class:`ParticleEnsemble` without latent attention gives one draw per particle, P = number of particles. With
+    latent attention, each particle gets ``num_samples`` draws; P is particles times draws, ordered by particle. The
+    same holds for a network whose layers are particles (:class:`probattn.ParticleLayers`).
 
     Args:
-        model: a Hugging Face network with a head, whose program :func:`probattn.models.program_for` chooses, or a Pyro
-            model that maps a batch to logits (:class:`probattn.models.Classifier`); evaluated in evaluation mode,
-            without gradients, and left in the mode it was in. A function is called as it is: put the modules behind it
-            into evaluation mode yourself. A model with an attribute ``draws_per_pass`` gives the number of draws it can
-            take in one pass. Of a model with other latent variables than attention its trained guide, an
-            :class:`AttentionGuide` with posteriors of them (``guide.model`` is the model): they are drawn once for each
-            draw, which then has a pass of its own, whatever ``chunk_size`` says.
-        batch: its inputs; labels are ignored. Or a data set of such rows, or a ``DataLoader``, of which each batch has
-            noise of its own, from the seed and the batch's number. They are moved to the model's device.
-        num_samples: P, draws; of an ensemble with latent attention those of each particle, without it unused.
-        seed: non-negative integer, or a sequence of them (seed and batch number, say).
-        chunk_size: draws per pass; bounds memory. Default: the model's number, else about 256 rows, 16 on a CPU.
-        attention: sites whose weights to return, or "all".
-        streaming: return mean and standard deviation of the weights instead of all draws.
-        antithetic: every second draw takes the noise of the one before, mirrored (Hammersley & Morton 1956). Each draw
-            has the posterior's law, and the two of a pair lie on opposite sides of the mean: the mean of all is more
-            exact, their standard deviation less exact than of independent draws, and what takes draws as independent,
-            such as the test of PAvPU, is conservative.
+        model: a Hugging Face network with a head (:func:`probattn.models.program_for` makes its Pyro model), or a Pyro
+            model that maps a batch to logits (:class:`probattn.models.Classifier`). It runs in evaluation mode without
+            gradients, and its mode is restored; for a plain function set the mode of its modules yourself. If the
+            model has latent variables other than attention, pass its trained guide instead, an :class:`AttentionGuide`
+            with posteriors of these variables (``guide.model`` is the model); each draw then needs a forward pass,
+            whatever ``chunk_size`` is.
+        batch: the model's inputs (labels are ignored), a data set of such rows, or a ``DataLoader``. The noise of a
+            loader's batch depends on the seed and the number of the batch. Inputs are moved to the model's device.
+        num_samples: P, number of draws, >= 1; for particles with latent attention, the number per particle.
+        seed: non-negative integer, or a sequence of them (for example seed and batch number).
+        chunk_size: number of draws in one forward pass; bounds memory. Default: the model's attribute
+            ``draws_per_pass`` if it has one, else as many as make about 256 rows, on a CPU 16 rows.
+        attention: names of the sites whose weights to return, or "all".
+        streaming: whether to return mean and standard deviation of the weights instead of all draws.
+        antithetic: whether every second draw takes the mirrored noise of the draw before (Hammersley & Morton 1956).
+            Each draw still has the distribution of the posterior. The mean over draws is more accurate than that of
+            independent draws, their standard deviation less, and tests that assume independence, such as that of PAvPU
+            (:mod:`probattn.metrics`), are conservative.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
-        label_name: key of the labels, dropped.
+        label_name: name of the labels in the batch; they are removed.
 
     Returns:
         The draws.
 
     Raises:
-        TypeError: the model is none, a network whose head has no program, does not take the inputs or returns no
-            logits; the batch is no mapping of tensors.
-        ValueError: fewer than one draw, an empty batch, inputs of differing first dimension, an unknown site, a latent
-            variable that is no attention and has no guide, predictions of another shape than ``[B, ..., C]``, of one
-            class or not finite, or several draws that are equal: no attention site, none that predictions come from.
+        TypeError: the model is not a model of a batch, has a head without program or does not return logits; the batch
+            is not a mapping of tensors.
+        ValueError: fewer than one draw; an empty batch, or inputs of differing first dimension; an unknown site; a
+            latent variable other than attention without guide; predictions of one class, not finite or not of shape
+            ``[B, ..., C]``; or all draws are equal, since no attention site affects the predictions.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification

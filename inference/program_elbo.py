@@ -107,15 +107,15 @@ def bind(model: Callable[..., Any], guide: Any, elbo: ELBO | None) -> AttentionE
 
 
 class TraceGraphMeanFieldELBO(TraceGraph_ELBO):
-    r"""``pyro.infer.TraceGraph_ELBO`` that knows the divergence of a latent site where it has a closed form.
+    r"""``pyro.infer.TraceGraph_ELBO`` that uses the closed form of the KL divergence of a latent site if there is one.
 
     .. math:: \mathcal L = \mathrm E_q[\log p(y \mid z)] - \sum_i \mathrm E_q[\mathrm{KL}(q(z_i) \| p(z_i))]
 
-    The expected log-likelihood has the score-function gradient of Pyro's class, with its baselines; of the divergence
-    Pyro's class draws :math:`\log q(z_i) - \log p(z_i)` too, and its noise is in every gradient of the prior and of the
-    posterior. Here they have the exact one, as in ``pyro.infer.TraceMeanField_ELBO``, and a ``baseline_value`` stands
-    against the log-likelihood alone. The expectations are the same. Sites without a closed form are drawn, and all are
-    where model and guide have them in different orders: a closed form needs what is drawn before.
+    The gradient of the expected log-likelihood is the score-function estimate of Pyro's class, with its baselines; a
+    ``baseline_value`` should predict the log-likelihood only. Pyro's class also estimates the divergence from a draw,
+    as :math:`\log q(z_i) - \log p(z_i)`, which adds noise to the gradients; here it is exact, as in
+    ``pyro.infer.TraceMeanField_ELBO``. The expectations are the same. The divergence is still estimated for sites
+    without a closed form, and for all sites if model and guide have them in different orders.
 
     Example:
         >>> import pyro

@@ -86,18 +86,18 @@ def _bar(console: Console | None) -> Any:
 
 @dataclass(frozen=True)
 class StepObserver:
-    """Something that looks at the model after chosen updates; the training takes the course it would take unseen.
+    """A function that is called with the model after given updates, without influence on the training.
 
-    While it looks, the model is in evaluation mode and without gradients, and random numbers that it draws are not
-    missed afterwards. It must change nothing itself. With several processes it looks in the first alone.
+    During the call the model is in evaluation mode without gradients, and the states of random generators are restored
+    afterwards. The function must not change the model. With several processes only the first one calls it.
 
     Args:
-        observe: called with the number of updates done and the model.
-        steps: numbers of updates after which it looks; 0 is before the first. It always looks after the last one.
-            A resumed run looks again at what follows the checkpoint it went on from.
+        observe: function of the number of completed updates and the model.
+        steps: numbers of updates after which the function is called; 0 is before the first update. It is always called
+            after the last one. A resumed run calls it again for the steps after its checkpoint.
 
     Raises:
-        ValueError: a step is negative or no integer.
+        ValueError: a step is negative or not an integer.
 
     Example:
         >>> StepObserver(lambda step, model: print(step), steps=(0, 100)).is_due(100, last=False)
@@ -113,7 +113,7 @@ class StepObserver:
             raise ValueError(f"StepObserver.steps: expected integers >= 0, got {wrong[0]!r}")
 
     def is_due(self, step: int, *, last: bool) -> bool:
-        """True if the observer looks at the model after this update."""
+        """True if the function is called after this update."""
         return last or step in self.steps
 
 

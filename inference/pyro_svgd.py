@@ -31,38 +31,38 @@ PARAMETER = "svgd_particles"
 
 
 class HeadSVGD(SVGD):
-    r"""``pyro.infer.SVGD`` whose particles are the heads of a network, or its layers; ``step`` is Pyro's own.
+    r"""``pyro.infer.SVGD`` whose particles are attention heads or layers of a network, with Pyro's method ``step``.
 
     Particles are the M heads of one projection of one attention call (:class:`probattn.RepulsiveAttention`, An et al.
-    2020), or the layers of a network (:class:`probattn.ParticleLayers`). A step runs the program once; what the
-    optimiser descends is (Liu and Wang 2016)
+    2020), or M copies of a network's last layers (:class:`probattn.ParticleLayers`). A step runs the model once; the
+    optimiser gets as gradient of particle i (Liu and Wang 2016)
 
     .. math:: -\phi_i = \frac1M \sum_{j=1}^M \left[\kappa(\theta_j, \theta_i) \nabla U(\theta_j)
         - N a\, \nabla_{\theta_j} \kappa(\theta_j, \theta_i)\right], \qquad U = N u + \frac{|\theta|^2}{2 \sigma^2},
 
-    N times the direction of :class:`HeadParticles`: u is the loss of :class:`AttentionELBO`, a mean over N data, which
-    are the rows of the batch or the ``num_data`` of the program; a and :math:`\sigma` are ``repulsion`` and ``prior``
-    of the network's method. Pyro's engine has no a: its kernel brings it here, and a = 1 / N leaves the kernel as it
-    is. Heads have one likelihood together, layers one for each particle.
+    N times the gradient that :class:`HeadParticles` makes with step size 1. Here u is the loss of
+    :class:`AttentionELBO`, a mean over N data (the rows of the batch, or ``num_data`` of the model); a and
+    :math:`\sigma` are ``repulsion`` and ``prior`` of the network's method; a = 1 / N is ``pyro.infer.SVGD``. All heads
+    share one likelihood; each layer particle has its own.
 
-    After a step the network has the particles as its weights. Other parameters that the program announces, as a
-    ``PyroModule`` does, are trained by the same optimiser, as in ``pyro.infer.SVI``; ``requires_grad_(False)`` leaves
-    them as they are. Latent attention is drawn from its posterior, and its KL is a part of u. Kernel, step size and
-    seed of the method are not used. Several projections, noise ("spos", "sgld"), accumulated gradients, records and
-    resumed runs are what :class:`SVGDDriver` adds.
+    After a step the particles are the weights of the network. Other parameters that the model registers with
+    ``pyro.param``, as a ``PyroModule`` does, are trained by the same optimiser, unless ``requires_grad`` is False.
+    Latent attention is drawn from its posterior, and its KL is part of u. Kernel, step size and seed of the method are
+    not used. Only :class:`SVGDDriver` trains several projections and has noise ("spos", "sgld"), accumulated gradients,
+    records and resumed runs.
 
     Args:
-        model: the Pyro program, an ``nn.Module`` with a converted network, such as ``probattn.models.Classifier(net)``.
-        kernel: of :mod:`probattn.particles`, or Pyro's, with Pyro's form ``[M, M, N]``.
-        optim: an optimiser of ``pyro.optim``; U is a sum over data, so that SGD needs 1 / N of its usual rate.
-        mode: "multivariate" or "univariate"; None for the one of a kernel of :mod:`probattn.particles`, and for
-            "univariate" with Pyro's kernels, as in Pyro's engine.
+        model: the Pyro model, an ``nn.Module`` with a converted network, such as ``probattn.models.Classifier(net)``.
+        kernel: a kernel of :mod:`probattn.particles` or Pyro that returns values and gradients as Pyro's kernels do.
+        optim: an optimiser of ``pyro.optim``. U is a sum over data, so SGD needs 1 / N of its usual learning rate.
+        mode: "multivariate" or "univariate". None: the mode of the kernel of :mod:`probattn.particles`; "univariate"
+            for Pyro's kernels, as in Pyro.
 
     Raises:
-        TypeError: the model is no ``nn.Module``, the kernel has another form (``SlicedRBF``), or the optimiser is not
-            Pyro's.
-        ValueError: no particles, one, or several sets of them, a sampler other than "svgd", heads without smoothing,
-            or a mode that is not the kernel's.
+        TypeError: the model is not an ``nn.Module``, the kernel has no such result (``SlicedRBF``), or the optimiser is
+            not one of Pyro.
+        ValueError: the model has no set of particles, several sets, or only one particle; its sampler is not "svgd";
+            its heads have ``smoothing=False``; or the kernel does not have this mode.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -93,7 +93,7 @@ class HeadSVGD(SVGD):
         self._particles = self._wide(self._set.particles()).requires_grad_()
 
     def get_named_particles(self) -> dict[str, Tensor]:
-        """The particles ``[M, N]`` by the name of their set, as the network has them, detached."""
+        """The particles, M vectors ``[M, D]`` of D weights, by the name of their set; detached copies."""
         return {self._name: self._set.particles().clone()}
 
     def _potential(self, model: nn.Module, guide: AttentionGuide, *args: Any, **kwargs: Any) -> Tensor:

@@ -98,16 +98,16 @@ class RecordWriter:
 
 
 def read_records(path: Path | str) -> list[Record]:
-    """Reads ``metrics.jsonl``.
+    """Reads the training log ``metrics.jsonl`` of a run.
 
     Args:
-        path: the file. An unfinished last line, which a killed process leaves, is passed over.
+        path: the file. An incomplete last line, from a process that was killed, is skipped.
 
     Returns:
-        The records in the order written; none for a missing file.
+        The records, dictionaries with at least "step", in the order of the file; an empty list if there is no file.
 
     Raises:
-        RecordsError: any other line that is no record, named by its number.
+        RecordsError: another line is not a record; the message has its number.
     """
     return [record for record, _ in _parsed(Path(path))]
 

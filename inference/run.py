@@ -29,15 +29,15 @@ class FitResult:
     """Result of a run.
 
     Attributes:
-        step: completed updates.
-        total_steps: updates that were requested.
-        stopped_early: whether early stopping ended it.
-        best: best value of early stopping's metric, None without early stopping.
-        best_step: the update it was seen at; the model holds its weights.
-        seconds: time spent, over all sessions of a resumed run.
-        train: the last training record.
+        step: number of completed updates.
+        total_steps: number of updates that were requested.
+        stopped_early: whether early stopping ended the run.
+        best: value of early stopping's metric at the best evaluation; None without early stopping.
+        best_step: number of the update with this evaluation; the model has the weights of that update.
+        seconds: duration of the run, including the parts before it was resumed.
+        train: the last training record, the content of a line of ``metrics.jsonl``.
         validation: the last validation record.
-        folder: of the run.
+        folder: folder of the run; None if nothing is saved.
     """
 
     step: int

@@ -222,22 +222,23 @@ class _Sampler(Messenger):
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    r"""Generated sequences, and what draws of the attention say of them.
+    r"""N generated sequences with the uncertainty of their T tokens.
 
-    With :math:`p_s(y_t \mid y_{<t}, x)` the probability of a token under draw s of P, and its predictive distribution
+    With :math:`p_s(y_t \mid y_{<t}, x)` the probability of a token under draw s of P, and the predictive distribution
     :math:`\bar p = \frac 1P \sum_s p_s`, the uncertainties are those of Malinin and Gales (2021), section 3:
 
     .. math:: \mathrm H[\bar p], \quad \mathrm I = \mathrm H[\bar p] - \tfrac 1P \textstyle\sum_s \mathrm H[p_s], \quad
         \text{score} = \log \tfrac 1P \textstyle\sum_s \prod_t p_s(y_t \mid y_{<t}, x)
 
     Attributes:
-        sequences: token numbers as ``generate`` returns them, int64 ``[N, L]``; N is prompts times returned sequences.
-        tokens: the generated ones among them, ``[N, T]``.
-        mask: bool ``[N, T]``, False after a sequence's end.
+        sequences: token ids as ``generate`` returns them, int64 ``[N, L]``; N is prompts times returned sequences, L
+            the number of tokens with the prompt of a network without encoder.
+        tokens: ids of the generated tokens, ``[N, T]``.
+        mask: bool ``[N, T]``, False after the token that ends a sequence.
         log_probabilities: :math:`\log \bar p` of each generated token, ``[N, T]``, nats; 0 after the end.
-        entropy: ``[N, T]``, nats; 0 after the end.
-        mutual_information: ``[N, T]``, nats; 0 after the end.
-        scores: log-probability of each sequence, ``[N]``, nats.
+        entropy: :math:`\mathrm H[\bar p]` at each generated token, ``[N, T]``, nats; 0 after the end.
+        mutual_information: I of each generated token and the attention, ``[N, T]``, nats; 0 after the end.
+        scores: the score of each sequence, ``[N]``, nats.
     """
 
     sequences: Tensor
@@ -256,24 +257,24 @@ class Generation:
 def generate_with_uncertainty(
     net: Any, inputs: Mapping[str, Tensor], *, draws: int = 20, seed: int = 0, **options: Any
 ) -> Generation:
-    """Generates as the network does at its posterior mean, then scores every token under draws of the attention.
+    """Generates with attention at its posterior expectation, then scores every token under draws of the attention.
 
-    The text is that of ``net.generate(**inputs, **options)``: greedy, sampled or from beams. Each draw then reads it
-    whole, as decoding under :func:`probattn.sampling` would have.
+    The sequences are those of ``net.generate(**inputs, **options)`` (greedy, sampled or beam search). For each draw one
+    forward pass over the whole sequences then computes the probabilities of their tokens.
 
     Args:
-        net: a converted network that generates: decoder alone, or encoder and decoder.
-        inputs: what ``generate`` takes, ``input_ids`` and ``attention_mask`` (or those of another encoder).
-        draws: P, >= 1.
-        seed: non-negative integer.
-        **options: for ``generate``, such as ``max_new_tokens`` and ``num_beams``.
+        net: a converted network with a method ``generate``: a decoder, or an encoder with a decoder.
+        inputs: tensors for ``generate``, usually ``input_ids`` and ``attention_mask``.
+        draws: P, number of draws, >= 1.
+        seed: seed of the draws, a non-negative integer.
+        **options: options of ``generate``, such as ``max_new_tokens`` and ``num_beams``.
 
     Returns:
         Sequences, and entropy, mutual information and log-probability of each token.
 
     Raises:
-        TypeError: the network does not generate.
-        ValueError: a network without attention sites, a number out of its range, or options that are not for here.
+        TypeError: the network has no method ``generate``.
+        ValueError: a network without attention sites, a number out of its range, or no ``input_ids`` for a decoder.
 
     Example:
         >>> import probattn

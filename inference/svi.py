@@ -45,28 +45,30 @@ from probattn.particles import ParticleKernel
 class SVIDriver(RunOptions):
     r"""Fits the posterior of a model's attention by stochastic variational inference.
 
-    Minimises :math:`-\frac{1}{N} (\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}_l)` with S drawn from the
-    posterior, one forward pass per micro-batch (Zhang et al. 2021, section 3.3), with accelerate underneath: the
-    device, mixed precision and several processes are what ``accelerate launch`` or ``torchrun`` give. Ranks start
-    from the same parameters and draw different noise.
+    Minimises :math:`-\frac{1}{N} (\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}_l)` (Zhang et al. 2021a, section
+    3.3), with N the size of the data, S drawn from the posterior once per forward pass, l an attention call, w the
+    weight of ``kl_schedule`` and :math:`r_l` the factor of ``kl_reduction``. It runs on accelerate: ``accelerate
+    launch`` or ``torchrun`` set device and processes. All processes start from the same parameters and draw
+    different noise.
 
-    A run is a pure function of its options, the data and the initial weights: the order of the data depends on (seed,
-    epoch), noise and dropout on (seed, rank). One that was killed and resumed therefore repeats the uninterrupted one,
-    on a CPU bit for bit, unless data sets draw random numbers in workers. The caller's generators stay as they were.
+    A run is determined by its options, the data and the initial weights: the order of the data depends on (seed,
+    epoch), noise and dropout on (seed, rank). A run that was killed and resumed therefore repeats the uninterrupted
+    one, on a CPU bit for bit, unless data sets draw random numbers in workers. Your random generators are unchanged.
 
     All options of :class:`RunOptions` are keyword arguments, and attributes that may be set between two runs.
 
     Args:
-        model: a Pyro model that is an ``nn.Module``; ``model(batch)`` announces the sites, with the labels observed.
-        guide: by default ``AttentionGuide(model)``. For a model with other latent sites any guide of Pyro's that is an
-            ``nn.Module``: it is trained and kept in checkpoints. Unless it has an attribute ``kl_weight``, the
-            ``kl_schedule`` must be 1 throughout: ``KLSchedule("constant")``.
-        elbo: by default ``AttentionELBO()``; with your own guide one of Pyro's ``Trace_ELBO``,
+        model: a Pyro model that is an ``nn.Module``; ``model(batch)`` makes the ``pyro.sample`` statements, with the
+            labels observed.
+        guide: by default ``AttentionGuide(model)``. For a model with latent variables other than attention, any Pyro
+            guide that is an ``nn.Module``; its parameters are trained and saved in checkpoints. If it has no attribute
+            ``kl_weight``, the KL weight must be 1 throughout: ``KLSchedule("constant")``.
+        elbo: by default ``AttentionELBO()``; with a guide of your own also Pyro's ``Trace_ELBO``,
             ``TraceMeanField_ELBO``, ``TraceGraph_ELBO`` or ``TraceEnum_ELBO``.
 
     Raises:
-        TypeError: model or guide is no ``nn.Module``, or the estimator is not known.
-        ValueError: an option out of its range, or a KL weight that the guide does not take.
+        TypeError: model or guide is not an ``nn.Module``, or ``elbo`` is none of these classes.
+        ValueError: an option out of its range, or a KL schedule other than 1 for a guide without ``kl_weight``.
 
     Example:
         >>> import probattn, pyro
@@ -131,22 +133,22 @@ class SVIDriver(RunOptions):
             train_data: a mapping of tensors ``[N, ...]``, a data set with ``len()`` and ``[row]``, or a stream (an
                 ``IterableDataset`` of torch or datasets), which needs ``shuffle=False`` and, unless it has ``len()``,
                 ``steps``.
-            validation_data: the same; needed by early stopping.
-            steps: updates of the whole run, >= 1; give either this or ``epochs``.
-            epochs: passes over the data, >= 1.
-            resume: True continues from the folder's newest checkpoint and refuses a corrupt one; "auto" also begins
-                anew where there is none and falls back, with a warning, from a corrupt one to the one before.
+            validation_data: data in one of these forms; needed by early stopping.
+            steps: number of updates of the whole run, >= 1; give either ``steps`` or ``epochs``.
+            epochs: number of epochs of the whole run, >= 1.
+            resume: True continues from the folder's newest checkpoint and refuses a corrupt one. "auto" starts a new
+                run if there is no checkpoint, and uses the one before, with a warning, if the newest is corrupt.
 
         Returns:
-            The result; the model holds the weights of the last step, or of the best one with early stopping.
+            The result. The model has the weights of the last update; with early stopping, of the best evaluation.
 
         Raises:
-            CheckpointError: nothing to resume, or a checkpoint that is corrupt, of other options or not written.
+            CheckpointError: no checkpoint to resume from; one that is corrupt or of other options; or a failed write.
             FileExistsError: the folder holds a run and ``resume`` is False.
-            KeyboardInterrupt: SIGINT or SIGTERM came (in the main thread); the update under way is complete and, with a
-                folder, in a checkpoint. A second signal does not wait.
-            NonFiniteError: the loss or its gradient is not finite; the message names the place.
-            TypeError: data that cannot be read by row.
+            KeyboardInterrupt: SIGINT or SIGTERM arrived in the main thread. The current update was completed and, with
+                a folder, saved in a checkpoint; a second signal stops the run without this.
+            NonFiniteError: the loss or its gradient is not finite; the message names the step, sites and parameters.
+            TypeError: data that cannot be indexed by row.
             ValueError: neither or both of steps and epochs; early stopping without validation data or its metric.
         """
         resume = resume or self._resume
@@ -174,15 +176,15 @@ class SVIDriver(RunOptions):
             return Run(options, accelerator, training).train(resume)
 
     def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
-        """The guide, whose KL weight a run sets, and the module that gives a batch's :class:`ELBOTerms`."""
+        """Returns the guide, whose ``kl_weight`` a run sets, and the module from a batch to :class:`ELBOTerms`."""
         guide = AttentionGuide(self.model) if self.guide is None else self.guide
         return guide, bind(self.model, guide, self.elbo)
 
     def particles(self, num_data: int | None) -> ParticleUpdate | None:
-        """The update that turns gradients into directions; none here.
+        """Returns None, since this driver moves no particles; :class:`SVGDDriver` overrides the method.
 
         Raises:
-            ValueError: the model is an ensemble, or has repulsive heads, whose repulsion this driver would leave out.
+            ValueError: the model is an ensemble or has repulsive heads or layers; their repulsion would be left out.
         """
         if isinstance(self.model, ParticleEnsemble):
             raise ValueError(
@@ -236,29 +238,30 @@ class SVIDriver(RunOptions):
 class SVGDDriver(SVIDriver):
     r"""Trains particles of one posterior: the attention heads of a network, or whole models.
 
-    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data, with factors and
-    the KL of latent weights. One pass gives the gradients of all heads, which have one likelihood together; clipped,
-    they become :math:`-\epsilon \phi`, the direction of SVGD, SPOS or SGLD that :class:`probattn.RepulsiveAttention`
-    asks for, and the optimiser updates everything. Kernels, :meth:`step` and :meth:`get_named_particles` are as in
-    ``pyro.infer.SVGD``, whose particles are complete sets of latent values.
+    **Heads** (An et al. 2020). The potential U is the loss of :class:`SVIDriver`, a mean over data, including factors
+    and the KL of latent weights. All heads share one likelihood, so one forward and backward pass gives all their
+    gradients. These are clipped and then replaced by :math:`-\epsilon \phi`, the direction of SVGD, SPOS or SGLD
+    according to the options in :class:`probattn.RepulsiveAttention`; the optimiser then updates all parameters. The
+    layers of :class:`probattn.ParticleLayers` are trained in the same way.
 
-    **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` says how its
-    particles move; by default they stand for the posterior itself. Losses are means over particles. Each particle's
-    gradient is clipped by its own norm; ``gradient_norm`` is the root of the mean square of these norms. What particles
-    share follows the gradient of the mean loss.
+    **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` has the options of
+    its particles; by default the particles represent the posterior. Losses are means over particles. The gradient of
+    each particle is clipped separately; ``gradient_norm`` is the root mean square of their norms. Parameters that
+    particles share follow the gradient of the mean loss.
 
-    Everything else is that of :class:`SVIDriver`. Noise depends on the options' seed and the number of the update, in
-    all processes alike. Records of training hold ``particles``: by set of particles the kernel's bandwidth, the ratio
-    of repulsion to attraction, the smallest distance between two particles, the same over their length, and that
-    length. Two that coincide bring a :class:`probattn.particles.CollapseWarning`.
+    Everything else is as in :class:`SVIDriver`. The noise depends only on the seed in the options of the particles and
+    the number of the update. Training records have the key ``particles``: for each set of particles the kernel's
+    bandwidth, the ratio of repulsion to attraction, the smallest distance between two particles (also divided by their
+    norm), and their norm. If two particles coincide, there is a :class:`probattn.particles.CollapseWarning`.
 
     Args:
-        kernel: any kernel of :mod:`probattn.particles`, or that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``).
-        method: how an ensemble's particles move; by default ``EnsembleOptions()``. Those of heads are with the network.
+        kernel: a kernel of :mod:`probattn.particles`, or one that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``);
+            None for the one in the options of the particles.
+        method: options of an ensemble's particles; by default ``EnsembleOptions()``. ``convert`` sets those of heads.
 
     Raises:
-        TypeError: the model is no ``nn.Module``.
-        ValueError: an option out of its range, or (from :meth:`fit`) neither repulsive heads nor an ensemble.
+        TypeError: the model is not an ``nn.Module``.
+        ValueError: an option out of its range, or (from :meth:`fit`) a model without particles.
 
     Example:
         >>> import torch
@@ -302,30 +305,31 @@ class SVGDDriver(SVIDriver):
             )
 
     def get_named_particles(self) -> dict[str, Tensor]:
-        """Particles by name, as ``pyro.infer.SVGD`` gives them, detached.
+        """Particles by name, detached, as ``pyro.infer.SVGD`` returns them.
 
         Returns:
-            Of heads ``[H, D * E]`` by attention call and projection; of whole models parameters ``[P, ...]``.
+            For heads, ``[H, N]`` (N numbers in one head's slice of the weight) by projection; for P whole models, their
+            parameters ``[P, ...]`` by name.
         """
         if isinstance(self.model, ParticleEnsemble):
             return self.model.named_particles()
         return {name: particles.particles() for name, (_, particles) in particle_sets(self.model).items()}
 
     def step(self, batch: Any, *, num_data: int | None = None) -> dict[str, float]:
-        """One update outside a run, with the contract of ``pyro.infer.SVGD.step``.
+        """Makes one complete update outside a run, like ``pyro.infer.SVGD.step``, with the optimiser's step.
 
-        The optimiser is made by the first call and kept. Precision, processes, schedules, records and checkpoints are
-        those of :meth:`fit` alone, and the model stays in its mode and on its device.
+        The first call makes the optimiser. The KL weight is ``kl_schedule.final``. Precision, processes, schedules,
+        records and checkpoints apply only to :meth:`fit`; the mode and device of the model do not change.
 
         Args:
-            batch: what the model takes.
-            num_data: size N of the data of which it is a sample; None for data that are the batch, with its rows.
+            batch: the model's argument.
+            num_data: size N of the training data; None if the batch is all of the data.
 
         Returns:
-            By name as in :meth:`get_named_particles` the mean squared gradient, as the optimiser saw it.
+            The mean square of the gradients that the optimiser received, by the names of :meth:`get_named_particles`.
 
         Raises:
-            ValueError: another ``num_data`` than in the first call, or no particles.
+            ValueError: another ``num_data`` than in the first call, or a model without particles.
         """
         size = len(next(iter(batch.values()))) if num_data is None else num_data
         if self._update is None:
@@ -348,7 +352,7 @@ class SVGDDriver(SVIDriver):
         return squares
 
     def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
-        """See :meth:`SVIDriver.objective`; that of an ensemble gives each particle the gradient of its own loss."""
+        """See :meth:`SVIDriver.objective`; in an ensemble each particle gets the gradient of its loss."""
         if not isinstance(self.model, ParticleEnsemble):
             return super().objective()
         guide = AttentionGuide(self.model.model) if self.guide is None else self.guide
@@ -360,7 +364,7 @@ class SVGDDriver(SVIDriver):
         return guide, EnsembleObjective(self.model, inner)
 
     def particles(self, num_data: int | None) -> ParticleUpdate:
-        """The update that turns the particles' gradients into directions in a run over ``num_data`` rows."""
+        """Returns the object that replaces the particles' gradients by directions, for ``num_data`` training rows."""
         if num_data is None:
             raise ValueError(
                 "SVGDDriver.fit: expected a stream with a method __len__, the number N of its rows, by which the "

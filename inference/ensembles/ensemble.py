@@ -38,37 +38,36 @@ FORMAT = 1
 class ParticleEnsemble(nn.Module):
     r"""P copies of a model as particles of one posterior over its parameters.
 
-    The chosen parameters are held as stacks ``[P, ...]`` in the places of the model's own; all others, and buffers,
-    are held once and shared by all particles. :class:`probattn.inference.SVGDDriver` trains it, and
-    :func:`probattn.inference.posterior_predict` predicts with it. Memory is P times the chosen parameters, and
-    training adds the optimiser's state, P times too, and three arrays of that size in each update.
+    The parameters of the particles are stacked, ``[P, ...]``, and replace the model's parameters of the same names; the
+    particles share all other parameters and buffers. :class:`probattn.inference.SVGDDriver` trains the ensemble, and
+    :func:`probattn.inference.posterior_predict` predicts with it. The stacks and the optimiser's state need P times
+    the memory of one model, and each update needs three more arrays of the stacks' size.
 
-    Running statistics of batch norms and of alignment factors belong to the particle, so they are stacked too. Another
-    buffer that a forward pass in training mode changes is refused, unless ``buffers`` names it.
+    Running statistics of batch norms and of alignment attention are stacked too. If a forward pass in training mode
+    changes another buffer, an error says so; name the buffer in ``buffers``.
 
-    Called with a batch it answers as one classifier, see :meth:`forward`. The last layers of a network of transformers
-    as particles are :class:`probattn.ParticleLayers`, with the trunk once in training too.
+    To make only the last layers of a network particles, which saves time, use :class:`probattn.ParticleLayers`.
 
     Args:
-        model: what :class:`probattn.inference.SVIDriver` takes; it is copied and stays as it is.
-        num_particles: P >= 1.
-        initial: "perturb" adds to the model's parameters normal noise of ``spread`` times their root mean square (times
-            1 where a parameter is 0 throughout), so that particles differ; or a function of the particle's number that
-            gives a model with its parameters and buffers (``models.__getitem__`` for a list of them).
-        parameters: which trainable parameters particles have of their own: names with wildcards ("net.classifier.*"),
-            or a function of name and parameter. Default: all that are trainable.
-        buffers: further buffers that particles have of their own, in the same way.
-        spread: of the noise, >= 0; 0 makes equal particles, which no repulsion can part.
-        seed: of the noise, >= 0.
-        execution: "vectorized" runs all particles in one pass (``torch.func.vmap``), "loop" one after another. "auto"
-            tries both once, on the first batch, and takes the first where they agree; :attr:`executions` says which
-            it took and why. Latent attention always takes the loop. Dropout masks differ by particle and way.
-        chunk_size: particles in one pass, >= 1; bounds the memory of activations. None for all of them.
+        model: a Pyro model as in :class:`probattn.inference.SVIDriver`; it is copied and not changed.
+        num_particles: P, number of particles, >= 1.
+        initial: "perturb" adds normal noise to the model's parameters, with standard deviation ``spread`` times the
+            root mean square of a parameter (times 1 for a parameter of zeros); or a function from the number of a
+            particle to a model with its initial values (``models.__getitem__`` for a list of models).
+        parameters: trainable parameters that differ between particles: names with wildcards ("net.classifier.*"), or a
+            function of name and parameter that returns a bool. Default: all trainable parameters.
+        buffers: further buffers that differ between particles, in the same form.
+        spread: relative standard deviation of the noise, >= 0. If it is 0, particles are and stay equal.
+        seed: seed of the noise, >= 0.
+        execution: "vectorized" runs all particles in one forward pass (``torch.func.vmap``), "loop" one after another.
+            "auto" tries both on the first batch and uses "vectorized" if the results agree; see :attr:`executions`.
+            Latent attention always needs "loop". Dropout masks differ between particles and between both executions.
+        chunk_size: number of particles in one forward pass, >= 1; bounds the memory of activations. None for all.
 
     Raises:
-        TypeError: not an ``nn.Module``, or ``initial`` gives something else.
-        ValueError: an option out of its range, no trainable parameter among the chosen ones, heads that are particles
-            already, or models that ``initial`` gives and that do not fit.
+        TypeError: the model, or a result of ``initial``, is not an ``nn.Module``.
+        ValueError: an option out of its range, no trainable parameter is selected, the model has repulsive heads, or a
+            model of ``initial`` has other parameters.
 
     Example:
         >>> ensemble = ParticleEnsemble(nn.Linear(3, 2), 5)
@@ -115,24 +114,24 @@ class ParticleEnsemble(nn.Module):
 
     @property
     def executions(self) -> dict[str, str]:
-        """Execution, "vectorized" or "loop" with the reason, of each kind of pass: "objective", "outputs"."""
+        """Execution, "vectorized" or "loop" (with the reason), of training ("objective") and prediction ("outputs")."""
         return dict(self.execution.taken)
 
     def stacks(self) -> dict[str, Tensor]:
-        """Stacked parameters ``[P, ...]``, then stacked buffers, by name in the model: what particles differ in."""
+        """Stacked parameters and buffers ``[P, ...]`` by their names in the model."""
         stacked = dict(self.stacked_parameters())
         return stacked | {name: self.model.get_buffer(name) for name in self.buffer_names}
 
     def stacked_parameters(self) -> dict[str, nn.Parameter]:
-        """Stacked parameters ``[P, ...]`` by name in the model."""
+        """Stacked parameters ``[P, ...]`` by their names in the model."""
         return {name: self.model.get_parameter(name) for name in self.parameter_names}
 
     def named_particles(self) -> dict[str, Tensor]:
-        """Parameters ``[P, ...]`` of all particles by name, detached, as ``pyro.infer.SVGD`` gives its particles."""
+        """Stacked parameters ``[P, ...]`` by name, detached, as ``pyro.infer.SVGD`` returns its particles."""
         return {name: parameter.detach() for name, parameter in self.stacked_parameters().items()}
 
     def particle(self, index: int) -> nn.Module:
-        """A copy of the plain model with one particle's parameters; ``IndexError`` where there is no such particle."""
+        """A copy of the model with the parameters of one particle; ``IndexError`` if there is no such particle."""
         if not -self.num_particles <= index < self.num_particles:
             raise IndexError(f"{OWNER}: expected a particle below {self.num_particles}, got {index}")
         stacks = self.stacks()
@@ -141,29 +140,29 @@ class ParticleEnsemble(nn.Module):
         return copied(self.model, stacks, rows)
 
     def particles(self) -> Iterator[nn.Module]:
-        """Plain models, one after another."""
+        """Copies of the model with the parameters of each particle in turn."""
         return (self.particle(index) for index in range(self.num_particles))
 
     def call(self, rows: Mapping[str, Tensor], *args: Any) -> Any:
-        """Runs the model with the values ``rows`` of one particle in place of the stacks."""
+        """Runs the model with the parameters and buffers ``rows`` of one particle instead of the stacks."""
         return functional_call(self.model, dict(rows), args)
 
     def outputs(self, batch: Any) -> Tensor:
-        """Outputs ``[P, ...]`` of every particle for a batch, with which the model is called; it returns a tensor."""
+        """Outputs ``[P, ...]`` of all particles for a batch; the model must return a tensor."""
         execution = self.execution
         return execution.run(
             "outputs", self, self.stacks(), lambda rows: output_of(OWNER, self.call(rows, batch))
         )
 
     def forward(self, batch: Any) -> Tensor:
-        r"""The ensemble as one classifier: :math:`\log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))`.
+        r"""Log of the mean probabilities of the particles, ``[B, C]``, at least float32; f must return logits.
 
-        The model returns logits. Returns ``[B, C]``, at least float32, whose softmax is the particles' mean.
+        .. math:: \log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))
         """
         return log_mean_probabilities(self.outputs(batch))
 
     def save(self, path: Path | str) -> None:
-        """Writes the ensemble's tensors to one file atomically; ``OSError`` leaves an older file untouched."""
+        """Writes the ensemble's tensors to one file; after an ``OSError`` an older file of this name is unchanged."""
         names = {"parameters": list(self.parameter_names), "buffers": list(self.buffer_names)}
         content = {"format": FORMAT, "num_particles": self.num_particles, **names}
         content["state"] = dict(self.model.state_dict())
@@ -179,17 +178,17 @@ class ParticleEnsemble(nn.Module):
         execution: ExecutionName = "auto",
         chunk_size: int | None = None,
     ) -> ParticleEnsemble:
-        """An ensemble that :meth:`save` wrote; reading it runs no code.
+        """Reads an ensemble that :meth:`save` wrote, without running code from the file.
 
         Args:
             path: the file.
-            model: a model of the same structure; its weights do not matter.
-            execution: as for the class.
-            chunk_size: as for the class.
+            model: a model of the same structure, with any weights.
+            execution: as in the constructor.
+            chunk_size: as in the constructor.
 
         Raises:
-            OSError: no such file.
-            ValueError: not such a file, or of a model of another structure.
+            OSError: there is no such file.
+            ValueError: :meth:`save` did not write the file, or its model has another structure.
         """
         stored = _read(Path(path))
         trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}

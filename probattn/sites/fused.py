@@ -41,16 +41,15 @@ class _Switch:
 
 
 def compile_sites(enabled: bool = True) -> None:
-    """Lets attention sites compute draws, divergences and their gradients in kernels of ``torch.compile``.
+    """Makes attention sites compute draws, KL divergences and their gradients in kernels of ``torch.compile``.
 
-    A draw is some twenty operations, each a pass over the map ``[B, H, T, S]``; a kernel makes one pass of them. Noise
-    is the same, and results are to rounding. It needs a compiler (C++ for a CPU, Triton for a GPU) and some seconds
-    when a process first meets a kind of site; torch keeps the kernels on disk. It holds for the whole process and for
-    Weibull posteriors whose concentration is learned, without a learned scale; other sites are as before.
-    ``enabled=False`` goes back.
+    A draw consists of about twenty operations on tensors ``[B, H, T, S]``, which a compiled kernel fuses. The noise is
+    the same, and results are equal up to rounding. It needs a compiler (C++ for a CPU, Triton for a GPU) and some
+    seconds for each kind of site in a process; torch caches the kernels on disk. The setting is for the whole process,
+    and affects Weibull posteriors with learned concentration and without learned scale. ``enabled=False`` undoes it.
 
     Raises:
-        RuntimeError: torch finds no compiler for a CPU that works.
+        RuntimeError: torch finds no working compiler for a CPU.
 
     Example:
         >>> compile_sites(False)

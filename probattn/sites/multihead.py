@@ -30,22 +30,22 @@ _ELSEWHERE: Mapping[type, str] = {
 class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     r"""``torch.nn.MultiheadAttention`` with Bayesian attention weights.
 
-    Constructor, forward signature, masks and state dict are torch's; a state dict saved from torch's module loads
-    (the site's own parameters then keep their values). Evaluated without a Pyro handler and with sigma 0 it returns
-    what torch's module returns in evaluation mode, with two differences: a query that may attend to no key gives
-    zeros before the output projection, not NaN, and ``dropout`` is not applied to stochastic weights. Call it
-    inside ``pyro.plate("data", B)``. A program that is called plainly answers with the posterior expectation: plates,
-    ``pyro.poutine.scale`` and ``pyro.poutine.mask`` are no handlers in this sense. ``pyro.poutine.trace`` is one, under
-    which the weights are drawn from the prior; :func:`probattn.inference.posterior_predict` draws predictions.
+    Constructor, forward signature, masks and state dict are torch's; a state dict of torch's module can be loaded (the
+    parameters of the posterior then keep their values). Without a Pyro handler, and with sigma 0 in ``method``, the
+    output is that of torch's module in evaluation mode, except that a query without any key gives zeros before the
+    output projection, not NaN, and that ``dropout`` is not applied. Call the layer inside ``pyro.plate("data", B)``.
+    Without a handler the weights are at their posterior expectation; plates, ``pyro.poutine.scale`` and
+    ``pyro.poutine.mask`` do not count as handlers. Under ``pyro.poutine.trace`` alone they are drawn from the prior;
+    :func:`probattn.inference.posterior_predict` draws predictions from the posterior.
 
-    Several layers of one network are joined into one belief network by :func:`probattn.link`, which also names them; a
-    pass under a guide with two that are not linked is refused. Inside the containers of ``torch.nn`` the layer gives
-    what torch's own gives, nested tensors of ``torch.nn.TransformerEncoder`` included.
+    If a network has several layers, call :func:`probattn.link`, which joins them into one belief network and names
+    them; otherwise a forward pass under a guide raises an error. The layer works inside the containers of
+    ``torch.nn``, also with nested tensors of ``torch.nn.TransformerEncoder``.
 
     Args:
         embed_dim: size of queries and outputs.
-        num_heads: H.
-        dropout: kept for torch's signature; stochastic weights are not dropped out.
+        num_heads: H, number of attention heads.
+        dropout: not used; it is only there for torch's signature.
         bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
         method: options of the attention weights.
         site: name of the Pyro site. Default: the module's name inside its parent ``PyroModule``, else "attention".
@@ -107,24 +107,25 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attends; arguments and results are those of ``torch.nn.MultiheadAttention.forward``.
+        """Computes attention, with arguments and results of ``torch.nn.MultiheadAttention.forward``.
 
         Args:
-            query: ``[T, B, E]``, ``[B, T, E]`` with ``batch_first``, or ``[T, E]``.
-            key: likewise with S.
-            value: likewise with S.
+            query: queries, ``[T, B, E]``, ``[B, T, E]`` with ``batch_first``, or ``[T, E]``.
+            key: keys, of the same form with S instead of T.
+            value: values, of the same form with S instead of T.
             key_padding_mask: ``[B, S]``; bool: True = ignore this key; float: added to the scores.
             need_weights: whether to return the weights.
             attn_mask: ``[T, S]`` or ``[B * H, T, S]``; bool: True = forbidden; float: added to the scores.
             average_attn_weights: whether the returned weights are averaged over heads.
-            is_causal: declares that ``attn_mask`` is the causal mask; one must be given.
+            is_causal: whether ``attn_mask`` is the causal mask; ``attn_mask`` must be given too.
 
         Returns:
-            Output shaped as the query, and weights ``[B, T, S]`` (``[B, H, T, S]`` unaveraged) or None.
+            Output in the shape of the query, and weights ``[B, T, S]`` (``[B, H, T, S]`` if not averaged) or None.
 
         Raises:
-            RuntimeError: the pass is traced, by a Jit ELBO of Pyro for instance.
-            ValueError: ``is_causal`` without a mask, or a mask of the wrong shape.
+            RuntimeError: in training mode with gradients, outside Pyro's handlers; or in a traced forward pass, for
+                instance by a Jit ELBO of Pyro.
+            ValueError: ``is_causal`` without ``attn_mask``, or a mask of the wrong shape.
         """
         refuse_tracing(self.site_name)
         refuse_training(self.site_name, self)
@@ -259,23 +260,23 @@ def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_:
 
 
 def link(network: nn.Module, *, together: bool = True) -> nn.Module:
-    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place; returns it.
+    """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place; returns the network.
 
-    The layers share one upward path in the order of ``network.modules()``, which must be the order in which the
-    network calls them, each once per forward pass, with as many heads, queries and keys as the first. A
-    ``torch.nn.TransformerEncoder`` or ``TransformerDecoder`` in the network has a path of its own, and so has the
-    decoder's cross attention. Unnamed sites are named after their layers. Sites built with
-    ``BayesianAttention(...).build(...)`` are joined too, where nothing has joined them yet.
+    In a belief network the posterior of an attention call depends on the calls after it, through an upward path of
+    small learned layers. The order of ``network.modules()`` must be the order in which the network calls the layers,
+    each once per forward pass, with equal numbers of heads, queries and keys. A ``torch.nn.TransformerEncoder`` or
+    ``TransformerDecoder`` has a separate path, and so has the decoder's cross-attention. Unnamed sites are named after
+    their layers. Sites made by ``BayesianAttention(...).build(...)`` are joined too, unless they are linked already.
 
-    A pass with two calls that have not been linked is refused under :class:`probattn.inference.AttentionGuide` and by
-    the functions that predict.
+    A forward pass with two calls that are not linked raises an error under :class:`probattn.inference.AttentionGuide`
+    and in functions that predict.
 
     Args:
-        network: the container.
-        together: False leaves each layer a path of its own, which is no belief network, and names the sites.
+        network: the network.
+        together: whether to join the layers; False only names the sites, and each layer has a separate path.
 
     Raises:
-        ValueError: it holds no such layer, or layers of one path differ in their number of heads.
+        ValueError: the network has no such layer, or layers of one path have different numbers of heads.
 
     Example:
         >>> import torch

@@ -33,21 +33,20 @@ STACK = "probattn"
 
 @dataclass(frozen=True)
 class ParticleLayers(ParticleOptions, Method):
-    r"""The last layers and the head of a network as particles of one posterior, over a trunk that all share.
+    r"""The last layers and the head of a network as particles of one posterior, with shared lower layers.
 
-    The parameters of the chosen layers and of what comes after the last layer (pooler, norm, head) are stacks ``[P,
-    ...]``; particle i is the network with their rows i (TreeNets, Lee et al. 2015). A pass runs the trunk once and the
-    layers for each particle, in one batch: with l of L layers it costs about 1 + P l / L passes for 1 + l / L. The
-    network answers with the mean of the particles' probabilities, the prediction of an ensemble, and
-    :func:`probattn.inference.posterior_predict` has a draw for each particle.
+    The parameters of the selected layers and of all modules after the last layer (pooler, norm, task head) are stacked,
+    ``[P, ...]``; particle i is the network with row i of them (TreeNets, Lee et al. 2015). A forward pass runs lower
+    layers once, and the others for all particles in one batch: with l of L layers it costs about 1 + (P - 1) l / L
+    passes of the network. The network returns the mean of the particles' probabilities, as an ensemble does;
+    :func:`probattn.inference.posterior_predict` gives one draw per particle.
 
-    Under a driver each particle follows the gradient of its own loss, and the trunk that of the mean; in a loop of your
-    own the loss is the mean over particles, whose gradients of stacks are 1 / P of that. In training the trunk and its
-    dropout masks are the same for all particles, unless hidden states or maps of attention are requested. The first
-    particle begins with the network's own head; the heads of the others are drawn as the network's class draws a new
-    head, so that particles differ from the beginning. Only parameters that learn become particles: with LoRA each
-    particle has adapters of its own, over one frozen network. Parameters that modules share (tied embeddings), or that
-    a module with submodules holds itself, recurrent layers and batch norms stay shared.
+    The library's training loops give each particle the gradient of its loss, and shared parameters that of the mean
+    loss. In a loop of your own the loss is the mean, so the gradients of the stacks are 1 / P of this. In training all
+    particles share the lower layers' dropout masks, unless hidden states or attention weights are requested. The first
+    particle starts with the network's task head, the others with new random heads. Only trainable parameters become
+    particles: with LoRA each particle has its adapters over one frozen network. Parameters that several modules use
+    (tied embeddings), parameters directly in a module with submodules, recurrent layers and batch norms stay shared.
 
     Args:
         sampler: "independent" training of each particle (a deep ensemble of the layers, Lakshminarayanan et al. 2017),
@@ -70,17 +69,17 @@ class ParticleLayers(ParticleOptions, Method):
             on "independent" and "svgd".
         repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N examples.
         kernel: kernel between particles; see the kernels of :class:`probattn.RepulsiveAttention`.
-        bandwidth: bandwidth of the kernel, > 0; None for the kernel's own rule.
+        bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule.
         offset: constant added to the kernel "cosine", >= 0; None for 1.
         prior: prior of the parameters: "uniform", the only one for "predictions", or a normal prior's standard
             deviation > 0.
         temperature: temperature T > 0 of the noise of "spos" and "sgld"; 1 for the posterior, "datum" for T = N
             examples.
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term.
-        seed: of new heads, spread and noise, >= 0.
+        seed: seed of new task heads, of the initial noise and of the samplers' noise, >= 0.
 
     Raises:
-        ValueError: an option out of its range; noise, or a prior, in the space of predictions.
+        ValueError: an option out of its range; or ``space="predictions"`` with "spos", "sgld" or a normal prior.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification
@@ -127,11 +126,11 @@ class ParticleLayers(ParticleOptions, Method):
 
     @property
     def couples(self) -> bool:
-        """True if particles act on each other."""
+        """True if particles repel each other."""
         return self.sampler != "independent" and super().couples
 
     def summary(self) -> str:
-        """Number, layers and sampler."""
+        """Text with number and layers of the particles, and the sampler."""
         layers = self.layers if isinstance(self.layers, str) else " ".join(map(str, self.layers))
         return f"{self.num_particles} particles of layers {layers}, {self.sampler}"
 

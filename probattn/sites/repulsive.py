@@ -108,36 +108,36 @@ Projection = Literal["query", "key", "value"]
 class RepulsiveAttention(ParticleOptions, Method):
     r"""Attention whose heads are particles of one posterior (An et al. 2020).
 
-    Head i of a projection, its slice of the weight, is a particle of :math:`p(\theta \mid D) \propto e^{-U(\theta)}`.
-    After each backward pass the driver replaces the heads' gradient :math:`\nabla U` by :math:`-\epsilon \phi`
-    (Algorithm 1), with :math:`\phi` of SVGD (Eq. 4), SPOS (Eq. 5) or SGLD (section C.1), and the user's optimiser goes
-    on from there. Each projection of each attention call is a set of particles of its own; everything else in the
-    network is trained as before, and the forward pass stays what it is.
+    Particle i, :math:`\theta_i`, is the slice of a projection's weight that belongs to head i. After each backward pass
+    :class:`probattn.inference.SVGDDriver` or :class:`probattn.ProbabilisticTrainer` replaces the gradient
+    :math:`\nabla U` of the M heads of a projection by :math:`-\epsilon \phi` (Algorithm 1), with :math:`\phi` the
+    direction of SVGD (Eq. 4), SPOS (Eq. 5) or SGLD (section C.1); then the optimiser makes its step. Each projection of
+    each attention call is a separate set of particles. Forward pass and training of other parameters do not change.
 
-    U is the loss as optimised, a mean over the batch, so the repulsive weight a is far below 1: at a = 1 the heads
-    would stand for the loss of a single datum. Gradients, repulsion and steps are in the scale of U, whatever the
-    sampler:
+    U is the loss, a mean over the batch, so the repulsive weight a must be far below 1: with a = 1 the heads would
+    represent the posterior of a single datum. With standard normal noise :math:`\xi`, N data, temperature T and the
+    Langevin weight w, the directions of the samplers with noise are:
 
     .. math::
         \text{sgld:} \quad -\nabla U + \sqrt{\frac{2 T}{N \epsilon}}\, \xi, \qquad
         \text{spos:} \quad \phi^{\mathrm{SVGD}} - w \nabla U + \sqrt{\frac{2 w T}{N \epsilon}}\, \xi.
 
-    SVGD's part stands for :math:`e^{-U / a}` and Langevin's for :math:`e^{-N U / T}`, one and the same at a = T / N.
+    The SVGD term represents :math:`e^{-U / a}`, the Langevin term :math:`e^{-N U / T}`; they are equal if a = T / N.
     Eq. 5 as printed, :math:`\phi^{\mathrm{SVGD}} - \nabla U / b + \sqrt{2 / (b \epsilon)}\, \xi`, is
     ``temperature="datum", langevin=1 / b``.
 
-    Without ``smoothing`` a head follows its own gradient, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j
-    \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`.
+    With ``smoothing=False`` a head follows only its gradient, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j
+    \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`, with :math:`\kappa` the kernel.
 
-    Under SGD ``step_size`` multiplies the rate, and the noise has the variance above at a rate of 1. Under Adam it only
-    changes the size of the noise relative to the gradient; how far heads then spread is not known.
+    With SGD ``step_size`` multiplies the learning rate, and the noise has this variance at learning rate 1. With Adam
+    it only changes the size of the noise relative to the gradient; the variance of the heads is then not known.
 
     Args:
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
             without repulsion).
         projections: projections whose heads repel each other; the heads of each are a separate set of particles.
         particles: what particle i is: a head ("heads"), or ("features", as in the authors' code) the output features i,
-            i + H, i + 2H, ... of a projection with H heads, so that each particle mixes all heads.
+            i + H, i + 2H, ... of a projection with H heads; each particle then mixes all heads.
         layers: layers of each stack whose heads repel each other; numbers count from 0, negative ones from the end; or
             the calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it
             to ``convert``.
@@ -151,8 +151,8 @@ class RepulsiveAttention(ParticleOptions, Method):
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
         bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule. Not for "sliced_rbf", "cosine", "identity".
-        offset: constant added to the kernel "cosine", >= 0; None for 1. 0 with ``smoothing`` is the third step from
-            a penalty to repulsion in Table 9 of An et al. 2020.
+        offset: constant added to the kernel "cosine", >= 0; None for 1. An et al. 2020 compare 0 with ``smoothing`` in
+            Table 9, the third step from a penalty to repulsion.
         prior: prior of the weights of a head: "uniform", or the standard deviation > 0 of a normal prior.
         temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N examples
             with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows as
@@ -160,8 +160,8 @@ class RepulsiveAttention(ParticleOptions, Method):
         langevin: weight w > 0 of the Langevin term in "spos" relative to the SVGD term; 1 / b in Eq. 5 of An et al.
             2020. As w tends to 0, "spos" tends to "svgd".
         smoothing: whether each head also follows the other heads' gradients, weighted by the kernel. False with the
-            kernel "cosine" is the second step from a penalty to repulsion.
-        seed: of the noise and of random directions, >= 0; torch's global generators are not used.
+            kernel "cosine" is the second step in Table 9 of An et al. 2020.
+        seed: seed of the noise and of random directions, >= 0; torch's global generators are not used.
 
     Raises:
         ValueError: an option is outside its range.
@@ -196,19 +196,19 @@ class RepulsiveAttention(ParticleOptions, Method):
 
     @classmethod
     def paper(cls, **options: Any) -> RepulsiveAttention:
-        """The settings of An et al. 2020 for translation and texts about graphs; ``options`` override single ones.
+        """The settings of An et al. 2020 for translation and texts about graphs; ``options`` replace single settings.
 
-        SVGD in all layers with the weight 0.01 and the step size 0.1 (their appendix B).
+        The sampler is SVGD in all layers, with repulsion 0.01 and step size 0.1 (their appendix B).
         """
         return cls(**({"repulsion": 0.01, "step_size": 0.1} | options))
 
     @classmethod
     def release(cls, **options: Any) -> RepulsiveAttention:
-        """The settings of the code that An et al. 2020 released; ``options`` override single ones.
+        """The settings of the code that An et al. 2020 released; ``options`` replace single settings.
 
-        Those of the command that its README gives for pre-training ELECTRA (github.com/bangann/Repulsive-Attention):
-        SVGD in the first layer, weight 0.1, step 0.01, :class:`probattn.particles.ReleaseRBF`. **Its particles are not
-        heads**: they are features of all heads, ``particles="features"``.
+        They are those of its README for pre-training ELECTRA (github.com/bangann/Repulsive-Attention): SVGD in the
+        first layer, repulsion 0.1, step size 0.01, the kernel :class:`probattn.particles.ReleaseRBF`. **The particles
+        are not heads** but features of all heads, ``particles="features"``.
         """
         settings: dict[str, Any] = {
             "layers": "first",
@@ -220,7 +220,7 @@ class RepulsiveAttention(ParticleOptions, Method):
         return cls(**(settings | options))
 
     def summary(self) -> str:
-        """The sampler and the weight of the repulsion."""
+        """Text with the sampler and the weight of the repulsion."""
         return f"repulsive heads by {self.sampler.upper()}, weight {self.repulsion:g}"
 
     def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:

@@ -308,20 +308,20 @@ def attention(
     scale: float | None = None,
     bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Attends with latent unnormalised weights S, the Pyro sample site ``name``.
+    r"""Computes attention with latent unnormalised weights S, the value of the Pyro sample site ``name``.
 
-    :math:`O = W V` with :math:`W = S / \sum_{keys} S`; S is the site's value, ``[B, H, T, S]``, batch dimension B, so
-    the call belongs into one plate over B. Under :class:`probattn.inference.AttentionGuide` S is drawn from its
-    posterior, under other Pyro handlers it follows prior, ``condition`` or ``replay``, and under none, plates aside,
-    the posterior expectation answers.
+    The output is :math:`O = W V` with :math:`W = S / \sum_{keys} S`. S is ``[B, H, T, S]`` with batch dimension B; call
+    the function inside one ``pyro.plate`` over B. Under :class:`probattn.inference.AttentionGuide` S is drawn from its
+    posterior, under other Pyro handlers it follows the prior, ``condition`` or ``replay``; without a handler (plates do
+    not count) it is the posterior expectation.
 
     Args:
         name: name of the site.
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]`` (or fewer heads that divide H).
-        value: ``[B, H, S, E]``.
-        mask: True = attend: bool ``[B, S]`` over keys, anything broadcastable to ``[B, H, T, S]`` with four
-            dimensions, or an :class:`AttentionMask`.
+        query: queries, ``[B, H, T, D]``.
+        key: keys, ``[B, H, S, D]`` (or with fewer heads, whose number divides H).
+        value: values, ``[B, H, S, E]``.
+        mask: True = attend: bool ``[B, S]`` over keys, a tensor with four dimensions that broadcasts to
+            ``[B, H, T, S]``, or an :class:`AttentionMask`.
         method: a site built with ``BayesianAttention(...).build(num_heads, head_dim)`` (its parameters are
             registered with ``pyro.module(name, ...)``), or options that need no parameters, such as
             ``BayesianAttention.bam(prior="constant")``.
@@ -332,9 +332,9 @@ def attention(
         Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``.
 
     Raises:
-        RuntimeError: the pass is traced, by a Jit ELBO of Pyro for instance.
-        TypeError: the method needs parameters but was not built.
-        ValueError: shapes do not fit.
+        RuntimeError: the forward pass is traced, for instance by a Jit ELBO of Pyro.
+        TypeError: ``method`` needs parameters, and ``build`` was not called.
+        ValueError: the shapes do not match.
 
     Example:
         >>> import torch

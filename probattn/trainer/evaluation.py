@@ -162,28 +162,28 @@ def with_program(compute: Callable[..., Any], program: HeadProgram) -> Callable[
 def compute_uncertainty(
     prediction: EvalPrediction, *, program: HeadProgram | None = None
 ) -> dict[str, float]:
-    r"""Measures of predicted classes and of their uncertainty, as ``compute_metrics`` of a ``Trainer``.
+    r"""Measures of predicted classes and of their uncertainty; pass it to a ``Trainer`` as ``compute_metrics``.
 
-    The predictions are those of any ``Trainer`` for classes; of a :class:`ProbabilisticTrainer` with
-    ``prediction="draws"`` or ``"moments"`` they are the logarithms of the posterior predictive probabilities.
-    Labels of -100 do not count. The program aligns labels and logits: those of a causal language model are compared
-    with the logits one position before them; of spans, starts and ends count alike.
+    It works with any ``Trainer`` of a classifier. With a :class:`ProbabilisticTrainer` and ``prediction="draws"`` or
+    "moments" the measures are those of the posterior predictive probabilities. Labels of -100 are ignored. A label of
+    a causal language model is compared with the logits one position before it; starts and ends of spans are pooled.
+    The logits are processed a few rows at a time, to save memory.
 
     Args:
-        prediction: logits ``[N, C]`` with labels ``[N]``, ``[N, T, C]`` with ``[N, T]``, or for spans two of each;
-            of further outputs the first.
-        program: of the network. A :class:`ProbabilisticTrainer` hands over its own; with another ``Trainer`` logits
-            ``[N, T, C]`` need ``functools.partial(compute_uncertainty, program=probattn.models.program_for(net))``.
+        prediction: logits ``[N, C]`` with labels ``[N]``, ``[N, T, C]`` with ``[N, T]``, or for spans two of each. If
+            the network has further outputs, the first one is used.
+        program: the network's Pyro model, which aligns labels with logits. :class:`ProbabilisticTrainer` passes it;
+            with another ``Trainer`` logits ``[N, T, C]`` need
+            ``functools.partial(compute_uncertainty, program=probattn.models.program_for(net))``.
 
     Returns:
         ``accuracy``; ``negative_log_likelihood`` and ``predictive_entropy`` in nats; ``brier_score``;
-        ``calibration_error`` (10 bins); ``area_under_risk_coverage`` of errors ranked by entropy; ``pavpu``, which
-        counts a prediction as certain whose entropy is below half of that of C equal probabilities. Beside the logits
-        it holds a few of them at a time.
+        ``calibration_error`` (10 bins); ``area_under_risk_coverage`` of errors ranked by entropy; ``pavpu``, the share
+        of predictions that are right and certain or wrong and uncertain (certain: entropy below half of log C).
 
     Raises:
-        ValueError: predictions or labels of another shape, of numbers or of several labels; no label that counts; or
-            logits of tokens without a program.
+        ValueError: predictions or labels of another shape, in regression or with several labels per row; all labels
+            are -100; or logits of tokens without ``program``.
 
     Example:
         >>> import numpy as np

@@ -67,53 +67,54 @@ TRAINING = 0  # kind of the noise of training, beside that of evaluation
 
 
 class ProbabilisticTrainer(Checkpoints):
-    r"""``transformers.Trainer`` whose loss is the evidence lower bound of a network with latent attention.
+    r"""``transformers.Trainer`` whose loss is the negative evidence lower bound per label, with a weighted KL.
 
-    In an unchanged script, convert the network and put this class where ``Trainer`` stands. The trainer's model stays
-    the Hugging Face network, so saving, the hub, callbacks and generation are as they were; a Pyro program is made
-    around it. Of a step with the labelled rows of all its micro-batches and processes, and n observed labels, the loss
-    is
+    In an existing script, convert the network and use this class instead of ``Trainer``. The trainer's model is still
+    the Hugging Face network, so saving, the hub, callbacks and generation do not change. For one update, with the
+    labelled rows of all micro-batches and processes and their n observed labels, the loss is
 
     .. math:: -\frac{1}{n} \Big(\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l))\Big),
         \quad S \sim q,
 
-    the mean over labels that transformers' own losses are (Zhang et al. 2021, section 3.3), with w the weight of
-    ``kl_schedule`` at the optimiser's step. A network that was not converted has its usual cross-entropy. A step's
-    noise is a function of the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted
-    one.
+    with w the weight of ``kl_schedule``, l an attention call and :math:`r_l` the factor of its ``kl_reduction`` (Zhang
+    et al. 2021a, section 3.3). For a network that is not converted this is the usual cross-entropy. The noise depends
+    on the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted one.
 
-    Factors of alignment and of disagreement are part of the loss; networks of alignment are clipped alone. Gradients of
-    repulsive heads become their directions between clipping and the optimiser. Logs have ``log_likelihood``, ``kl``,
-    ``kl_nats``, ``factors`` (all per label) and ``kl_weight`` beside ``loss``. Evaluations have the same beside
-    ``eval_loss``, exact means over labels under the final KL weight, with the same noise every time.
+    The loss includes the terms of alignment and disagreement attention; the gradients of alignment's networks are
+    clipped separately from all others. After clipping and before the optimiser step, the gradients of repulsive heads
+    are replaced by the directions of their sampler. Logs contain ``log_likelihood``, ``kl``, ``kl_nats``, ``factors``
+    (per label, see :class:`probattn.inference.ELBOTerms`) and ``kl_weight``. Evaluations give the first four and
+    ``eval_loss`` as exact means over labels, with the final KL weight and the same noise every time.
 
-    The class mixes with others: ``class Mine(ProbabilisticTrainer, Seq2SeqTrainer)``.
+    The class can be combined with subclasses of ``Trainer``: ``class Mine(ProbabilisticTrainer, Seq2SeqTrainer)``.
 
     Args:
-        *args: those of ``transformers.Trainer``.
-        program: makes the Pyro program of the network. Default: :func:`probattn.models.program_for`, which chooses it
-            from the class of the head.
-        kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes:
-            fine-tuning a pretrained network asks for far less than 1, the evidence lower bound (``KLSchedule()``).
-        site_learning_rate: of the parameters that attention sites bring along, > 0; None takes
-            ``args.learning_rate``. Optimizers that are passed to the trainer keep their groups and rates.
-        noise_learning_rate: of the logarithm of the scale of observed numbers, > 0; None takes ``args.learning_rate``.
-        alignment_learning_rate: of the networks of alignment factors, > 0; None takes ``args.learning_rate``.
-        prediction: what ``predict`` and ``compute_metrics`` get: the outputs of the network with every S at its
-            posterior expectation ("mean"), or ("draws") the logarithms of the mean probabilities over draws, in the
-            shape of the logits (log-odds for labels that are 0 or 1, the mean itself in regression), or ("moments")
-            the same in closed form (:func:`probattn.inference.posterior_moments`, method "auto").
-        num_samples: draws of such a prediction, >= 1; with "moments" those of its check, >= 2.
-        num_data: number of observed labels of the training data, >= 1, for the prior and the noise of repulsive heads;
-            None takes the number of rows.
-        **kwargs: those of ``transformers.Trainer``.
+        *args: positional arguments of ``transformers.Trainer``.
+        program: function from the network to its Pyro model. Default: :func:`probattn.models.program_for`, which
+            chooses one by the class of the head.
+        kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes.
+            Fine-tuning needs a weight far below 1; weight 1, the plain evidence lower bound, is ``KLSchedule()``.
+        site_learning_rate: learning rate of the parameters that the conversion added to attention calls, > 0; None for
+            ``args.learning_rate``. If an optimizer is passed to the trainer, none of these rates is used.
+        noise_learning_rate: learning rate of the log scale of the likelihood in regression, > 0; None for
+            ``args.learning_rate``.
+        alignment_learning_rate: learning rate of the networks of alignment attention, > 0; None for
+            ``args.learning_rate``.
+        prediction: what ``predict`` and ``compute_metrics`` get. "mean": the network's outputs with attention at its
+            posterior expectation. "draws": the log of the mean probabilities over draws, in the shape of the logits
+            (log-odds for labels 0 or 1, the mean in regression). "moments": the same in closed form
+            (:func:`probattn.inference.posterior_moments`, method "auto").
+        num_samples: number of draws for "draws", >= 1, or to check the closed form of "moments", >= 2.
+        num_data: number of training labels, >= 1, for prior and noise of repulsive heads; None for the number of rows.
+        **kwargs: keyword arguments of ``transformers.Trainer``.
 
     Raises:
-        NonFiniteError: (in training) the loss or its gradient is not finite; the message names the site.
-        TypeError: a program or an ensemble in place of the network; no program is known for it; a class mixed in has a
-            ``compute_loss`` of its own, which would be left out.
-        ValueError: an option out of its range; draws or moments of a network without attention sites; label smoothing
-            of a head without it, ``compute_loss_func``, ``torch.nn.DataParallel``, DeepSpeed or FSDP.
+        NonFiniteError: (in training) the loss or its gradient is not finite; the message names the sites.
+        TypeError: the model is a Pyro model or an ensemble; there is no Pyro model for its head; or another base class
+            defines ``compute_loss``, which would not be used.
+        ValueError: an option out of its range; "draws" or "moments" for a network without attention sites; label
+            smoothing for a head that does not have it; ``compute_loss_func``; ``torch.nn.DataParallel``, DeepSpeed or
+            FSDP.
 
     Example:
         >>> import tempfile
@@ -184,7 +185,7 @@ class ProbabilisticTrainer(Checkpoints):
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Makes the accelerator, whose clipping is that of :class:`Updates`."""
+        """Makes the accelerator, which clips the networks of alignment attention apart from all other parameters."""
         super().create_accelerator_and_postprocess()
         if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
             raise ValueError(
@@ -199,7 +200,7 @@ class ProbabilisticTrainer(Checkpoints):
 
     @property
     def program(self) -> HeadProgram:
-        """The Pyro program around the present network."""
+        """The Pyro model around the network: network and likelihood."""
         return self._bound().program
 
     def _bound(self) -> Objective:
@@ -221,11 +222,11 @@ class ProbabilisticTrainer(Checkpoints):
         return program
 
     def noise(self, kind: int, *indices: int) -> Noise:
-        """Source of the draws of a batch, the same at every visit; processes have their own.
+        """Source of the noise of one batch; equal arguments give equal noise, different in each process.
 
         Args:
             kind: 0 for training, 1 for evaluation.
-            *indices: in training the completed steps and the number of the micro-batch, else that of the batch.
+            *indices: in training the number of completed steps and of the micro-batch, else the number of the batch.
         """
         seed = derived_seed(self.args.seed, self.args.process_index, kind, *indices)
         return SeededNoise([seed], self.args.device)
@@ -233,12 +234,12 @@ class ProbabilisticTrainer(Checkpoints):
     # Training
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """That of ``Trainer``; parameters may be frozen, as adapters have it."""
+        """As ``Trainer.train``. Frozen parameters, as with adapters, are allowed."""
         with frozen_parameters():
             return super().train(*args, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
-        """The optimizer of ``Trainer``, in which what conversion added has groups and rates of its own."""
+        """The optimizer of ``Trainer``, with separate groups and learning rates of parameters that conversion added."""
         provided = self.optimizer is not None
         added = added_parameters(self._bound())
         optimizer: Optimizer = super().create_optimizer(*args, **kwargs)
@@ -248,7 +249,7 @@ class ProbabilisticTrainer(Checkpoints):
         return optimizer
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Those of ``Trainer``, without what has fewer than two dimensions among what conversion added."""
+        """As in ``Trainer``, without added parameters of fewer than two dimensions, which get no weight decay."""
         names = super().get_decay_parameter_names(model)
         left_out = undecayed(model, added_parameters(model))
         return [name for name in names if name not in left_out]
@@ -290,7 +291,7 @@ class ProbabilisticTrainer(Checkpoints):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The negative evidence lower bound of a micro-batch as its share of the update's mean over labels."""
+        """Negative evidence lower bound of a micro-batch, divided by the number of observed labels of the update."""
         if self.accelerator.unwrap_model(model) is self.model:  # in an evaluation, which has its own loss
             outputs = model(**inputs)
             loss = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
@@ -326,7 +327,7 @@ class ProbabilisticTrainer(Checkpoints):
         note_evaluations(self._network, {})  # those were of other weights
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Logs the terms of the objective beside the loss."""
+        """Logs the loss and its terms."""
         if "loss" in logs and self._updates is not None:
             logs.update(self._updates.take())
         super().log(logs, *args, **kwargs)
@@ -341,7 +342,7 @@ class ProbabilisticTrainer(Checkpoints):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """That of ``Trainer``, with the same noise every time; its loss is the mean over all labels."""
+        """As in ``Trainer``, with the same noise at each evaluation; the loss is the mean over all labels."""
         device, means, compute = self.args.device, EvaluationMeans(), self.compute_metrics
         self._evaluation = means
         if compute is not None:
@@ -370,21 +371,24 @@ class ProbabilisticTrainer(Checkpoints):
         return output._replace(metrics={**metrics, **named})
 
     def triage(self, dataset: Any, *, error: float | None = 0.05, pilot: Any = None, **options: Any) -> Any:
-        """Which inputs are answered at a target error rate, by held-out labels; the others are left to people.
+        """Calibrates a policy: which inputs the network answers at a target error rate, and which need human review.
 
         Args:
-            dataset: held-out labelled data that chose nothing; several tokens or labels are right or wrong as a whole.
-            error: of the answered inputs, at most, with the ``confidence`` of the options (0.95); None with a ``cost``.
-            pilot: other in-domain data, which say where the tests begin; ``eval_dataset`` where that is another one.
-            **options: those of :class:`probattn.triage.TriageOptions`.
+            dataset: held-out labelled data that were used neither for training nor for any choice (epoch, settings). A
+                row with several tokens or labels counts as right only if all are right.
+            error: largest allowed share of wrong answers among the answered inputs, kept with the ``confidence`` of the
+                options (0.95); None if ``cost`` is given.
+            pilot: other labelled in-domain data, which choose the threshold at which the sequence of tests starts.
+                Default: ``eval_dataset``, unless it is ``dataset`` itself or a dictionary.
+            **options: options of :class:`probattn.triage.TriageOptions`.
 
         Returns:
-            The :class:`probattn.triage.Policy`: ``print(policy)`` says what it answers,
-            :meth:`probattn.triage.Policy.decide` decides on an input, :func:`probattn.triage.write_policy` keeps it.
+            The :class:`probattn.triage.Policy`. ``print(policy)`` shows what it answers; its method ``decide`` decides
+            on an input; :func:`probattn.triage.write_policy` saves it.
 
         Raises:
-            RunError: no inputs, or a guarantee that needs more of them.
-            ValueError: a head of numbers or spans, rows without labels, or an option out of its range.
+            RunError: no inputs; or ``novelty``, which needs distances from the training data.
+            ValueError: a head of numbers or spans, data without labels, or an option out of its range.
 
         Example:
             ``trainer.triage(test, error=0.1, sets="lac")``
@@ -401,7 +405,7 @@ class ProbabilisticTrainer(Checkpoints):
         ignore_keys: list[str] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor | None, Any, Any]:
-        """The negative evidence lower bound, the prediction and the labels of a batch."""
+        """Returns loss (negative evidence lower bound per label), prediction and labels of a batch."""
         labelled = bool(self.label_names) and all(inputs.get(name) is not None for name in self.label_names)
         number = self._evaluation.batches
         self._evaluation.batches += 1
@@ -445,7 +449,7 @@ class ProbabilisticTrainer(Checkpoints):
         return terms.loss * (rows / labels)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """The card of ``Trainer``, and what that of a converted network says."""
+        """Writes the model card of ``Trainer`` with a description of the converted attention and its evaluations."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             with (Path(str(self.args.output_dir)) / CARD).open("a", encoding="utf-8") as file:

@@ -28,13 +28,13 @@ HALVINGS = 5
 
 @dataclass(frozen=True)
 class TrainingFree:
-    """A concentration that validation data chose.
+    """Result of ``training_free``.
 
     Attributes:
-        concentration: k of the posterior's Weibull laws; the network has it.
-        within_tolerance: whether any concentration kept the tolerance; if not, this is the largest one.
+        concentration: k of the posterior's Weibull distributions; the network is converted with this value.
+        within_tolerance: whether the loss with it is within the tolerance; if False, it is the largest one, 1,000.
         loss: mean negative log-likelihood of a validation label before conversion, nats.
-        trials: concentrations that were tried, with the loss of the mean prediction over samples.
+        trials: pairs of a concentration that was tried and the loss of the mean prediction over samples with it.
     """
 
     concentration: float
@@ -59,32 +59,28 @@ def training_free(
 ) -> TrainingFree:
     r"""Converts a fine-tuned classifier to latent attention without any training.
 
-    Attention weights get the posterior of Bayesian attention modules (Fan et al. 2020): Weibull laws with one
-    concentration k and the network's own weights as means. The smaller k, the larger the spread. As in training-free
-    Bayesianization (Shi et al. 2024) the largest spread is taken that costs little on validation data:
-
-    .. math:: \min k \quad \text{subject to} \quad \mathrm{NLL}_k \le \mathrm{NLL} + \mathrm{tolerance}
-
-    by bisection of log k between 1 and 1,000, where the loss is taken to fall with k. Samples, moments, words, policies
-    and pipelines then work as for a trained posterior.
+    Unnormalised attention weights get the posterior of Bayesian attention modules (Fan et al. 2020): Weibull
+    distributions with one concentration k, and the network's weights as means. The smaller k, the larger the standard
+    deviation. As in training-free Bayesianization (Shi et al. 2024), k is the smallest value, between 1 and 1,000, for
+    which the mean negative log-likelihood of validation labels is at most that before conversion plus ``tolerance``.
+    It is found to within a factor 1.24 by bisection on log k, assuming that the loss falls with k. Everything that
+    works with a trained posterior works with the result.
 
     Args:
-        net: a classifier of one class a row, not converted; it is converted in place.
-        validation: batches with ``labels``, gone through several times: a list or a ``DataLoader``, not a generator.
-        tolerance: how much the mean negative log-likelihood of a label may rise, nats.
-        num_samples: posterior samples of a prediction; a smaller number makes the loss larger and the choice careful.
-        seed: of the samples.
-        layers: as of :func:`probattn.convert`.
+        net: a classifier with one class per row, not converted; it is converted in place.
+        validation: batches with ``labels``, read several times: a list or a ``DataLoader``, not a generator.
+        tolerance: allowed increase of the mean negative log-likelihood of a label, nats.
+        num_samples: number of posterior samples for a prediction; fewer samples make the estimated loss larger and
+            therefore the choice more cautious (a larger k).
+        seed: seed of the samples.
+        layers: layers to convert, as in ``probattn.convert``.
 
     Returns:
-        The choice; the network has it.
+        The concentration and how it was found; ``print`` shows it with both losses.
 
     Raises:
-        ValueError: the network is converted already or gives no single class, or the batches come once or lack labels.
-
-    Example:
-        ``print(probattn.training_free(net, batches))`` says "concentration 4.2: validation loss 0.4312, 0.4263 before
-        conversion".
+        ValueError: the network is converted already or does not predict one class per row; the batches can be read only
+            once or have no labels; or ``tolerance`` is not positive.
     """
     check_number(OWNER, "tolerance", tolerance, positive=True)
     if conversion(net) is not None:

@@ -1,8 +1,8 @@
 """Selective prediction: which inputs a network answers at a target error rate, and which need human review.
 
-``probattn triage RUN --error 0.05`` and :func:`triage_run` find, on held-out data, the largest uncertainty at which the
-error rate among answered inputs is at most the target, with the stated confidence, and write it as a
-:class:`Policy`, which ``probattn predict --policy`` applies. :func:`calibrate` does so with predictions from anywhere;
+``probattn triage RUN --error 0.05`` and :func:`triage_run` find on held-out data the largest uncertainty threshold at
+which the error rate among answered inputs is at most the target, with the stated confidence, and save it as a
+:class:`Policy` for ``probattn predict --policy``. :func:`calibrate` does the same for predictions of any program.
 :func:`dataset_shift` tests new inputs for a distribution shift.
 """
 

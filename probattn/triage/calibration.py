@@ -42,16 +42,16 @@ def mislabelled(answer: policies.Answer, label: Any) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """Predictions of a data set beside the true classes, or other true answers.
+    """Predictions of a data set with the true labels, for :func:`calibrate`.
 
     Attributes:
-        title: of the data set.
-        role: validation, in_domain, shifted or out_of_domain.
-        source: where its inputs are from.
-        answers: one an input, with ``label``, ``probabilities`` by class name, ``entropy``, ``mutual_information``, or
-            with its ``uncertainty`` where an answer is right or wrong as a whole.
-        labels: the true classes or answers; None where they are unknown.
-        judge: whether an answer is wrong, given the true one.
+        title: name of the data set.
+        role: "validation", "in_domain", "shifted" or "out_of_domain".
+        source: where the inputs are from, for messages.
+        answers: one dictionary per input, with ``label``, ``probabilities`` by class name, ``entropy`` and
+            ``mutual_information``; or with ``uncertainty`` if the prediction is not a single class.
+        labels: the true classes or answers; None if they are unknown.
+        judge: function of an answer and the true one, True if the answer is wrong.
     """
 
     title: str
@@ -65,7 +65,7 @@ class Judged:
         return len(self.answers)
 
     def scores(self, score: Score) -> Tensor:
-        """The uncertainty of each answer, float64 ``[N]``."""
+        """Uncertainty of each answer by the measure ``score``, float64 ``[N]``."""
         return torch.tensor(
             [policies.score_of(answer, score) for answer in self.answers], dtype=torch.float64
         )
@@ -84,44 +84,44 @@ class Judged:
 
     @property
     def distances(self) -> Tensor:
-        """How far from the training data each input is, float64 ``[N]``.
+        """Distance of each input from the training data, float64 ``[N]``.
 
         Raises:
-            RunError: that is not there.
+            RunError: the answers have no distances.
         """
         return torch.tensor([policies.distance_of(answer) for answer in self.answers], dtype=torch.float64)
 
     def at_distances(self, distances: Tensor | None) -> Judged:
-        """The same, with the distance of each input from the training data, ``[N]``; as it is for None."""
+        """Returns a copy with the distance of each input from the training data, ``[N]``, unless that is None."""
         if distances is None:
             return self
         pairs = zip(self.answers, distances.double().tolist(), strict=True)
         return replace(self, answers=[{**answer, "distance": far} for answer, far in pairs])
 
     def near(self, rule: policies.NoveltyRule | None) -> Judged:
-        """The inputs that a rule leaves to the network; all without one."""
+        """Returns the inputs nearer than the threshold of a rule; all inputs if it is None."""
         if rule is None:
             return self
         return self.rows((self.distances < rule.threshold).nonzero()[:, 0].tolist())
 
     def seen(self, score: Score, *, distances: bool = False) -> Seen:
-        """What a comparison with other inputs needs (:func:`dataset_shift`), with their distances or without."""
+        """Uncertainties and predicted classes, and distances on request, as :func:`dataset_shift` compares them."""
         labels = [answer["label"] if self.classes else "" for answer in self.answers]
         return Seen.of(self.scores(score), labels, self.distances if distances else ())
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; none where an answer is right or wrong as a whole."""
+        """Names of the classes; empty if the predictions are not single classes."""
         return tuple(self.answers[0].get("probabilities", ())) if self.answers else ()
 
     def predicted_as(self, label: str | None) -> Judged:
-        """The predictions of a class; all for None."""
+        """Returns the inputs with this predicted class; all inputs for None."""
         if label is None:
             return self
         return self.rows(row for row, answer in enumerate(self.answers) if answer["label"] == label)
 
     def rows(self, rows: Iterable[int]) -> Judged:
-        """Some of the predictions."""
+        """Returns the inputs with these numbers."""
         rows = list(rows)
         labels = None if self.labels is None else [self.labels[row] for row in rows]
         return replace(self, answers=[self.answers[row] for row in rows], labels=labels)
@@ -137,20 +137,20 @@ def judged_probabilities(
     title: str = "Held-out inputs",
     role: str = "in_domain",
 ) -> Judged:
-    """Predictions that were made elsewhere, such as those of :class:`probattn.trainer.ProbabilisticTrainer`.
+    """Makes input for :func:`calibrate` from class probabilities of any program.
 
     Args:
-        probabilities: ``[N, C]``.
-        target: true classes, integers ``[N]``; None where they are unknown.
-        names: of the C classes.
-        mutual_information: of each prediction, nats, ``[N]``; 0 by default.
-        distances: of each input from the training data, such as those of
-            :class:`probattn.inference.FeatureDistance`, ``[N]``; needed for ``novelty``.
-        title: of the data set.
-        role: validation, in_domain, shifted or out_of_domain.
+        probabilities: probabilities of the classes, ``[N, C]``.
+        target: numbers of the true classes, integers ``[N]``; None if they are unknown.
+        names: names of the C classes.
+        mutual_information: mutual information of label and attention for each prediction, nats, ``[N]``; default 0.
+        distances: distance of each input from the training data, ``[N]``, such as of
+            :class:`probattn.inference.FeatureDistance`; needed for ``novelty``.
+        title: name of the data set.
+        role: "validation", "in_domain", "shifted" or "out_of_domain".
 
     Raises:
-        ValueError: the shapes do not fit, names are not different words, or values are no probabilities or classes.
+        ValueError: wrong shapes, names that are not different strings, or values that are not valid.
 
     Example:
         >>> judged = judged_probabilities(torch.tensor([[0.75, 0.25]]), torch.tensor([1]), ("bad", "good"))
@@ -206,19 +206,19 @@ def judged_probabilities(
 def judged_scores(
     scores: Tensor, wrong: Tensor | None, *, title: str = "Held-out inputs", role: str = "in_domain"
 ) -> Judged:
-    """Answers of any program that are right or wrong as a whole, such as entities of a text or numbers.
+    """Makes input for :func:`calibrate` from answers of any program that are not single classes (entities, numbers).
 
     Args:
-        scores: uncertainty of each answer, in any units, the larger the less certain, ``[N]``.
-        wrong: whether it is wrong, bool ``[N]``; None where that is unknown.
-        title: of the data set.
-        role: validation, in_domain, shifted or out_of_domain.
+        scores: uncertainty of each answer, ``[N]``, in any unit; larger means less certain.
+        wrong: whether each answer is wrong, bool ``[N]``; None if that is unknown.
+        title: name of the data set.
+        role: "validation", "in_domain", "shifted" or "out_of_domain".
 
     Returns:
-        What :func:`calibrate` takes with the usual ``score``; its policy decides on ``{"uncertainty": 0.3}``.
+        Input for :func:`calibrate` with the default ``score``. The policy decides on ``{"uncertainty": 0.3}``.
 
     Raises:
-        ValueError: the shapes differ, a score is no finite number, or ``wrong`` is not bool.
+        ValueError: the shapes differ, a score is not a finite number, or ``wrong`` is not bool.
 
     Example:
         >>> judged = judged_scores(torch.arange(100.0), torch.arange(100) >= 80)
@@ -238,21 +238,22 @@ def judged_scores(
 
 
 def calibrate(calibration: Judged, pilot: Judged | None, options: TriageOptions) -> policies.Policy:
-    """The policy of largest coverage whose error rate keeps the target.
+    """Calibrates a policy: the largest threshold of uncertainty that passes the tests of the target error rate.
 
     Args:
-        calibration: predictions on which the target is tested; nothing else may have been chosen by them.
-        pilot: other in-domain ones, such as those of the validation data, which say where the tests begin
-            (:func:`probattn.metrics.functional.sequence_start`). None lets them begin at the most confident inputs.
-        options: the guarantee, and the draws by which the predictions were made; those that are left out are taken
-            to be 20 of seed 0.
+        calibration: held-out predictions on which the target is tested; they must not have been used for any choice.
+        pilot: other in-domain predictions, such as of the validation data, which choose the threshold at which the
+            sequence of tests starts (:func:`probattn.metrics.functional.sequence_start`). None: the tests start at the
+            most confident inputs.
+        options: the guarantee, and how the predictions were made; by default with 20 draws of seed 0.
 
     Returns:
-        The policy.
+        The policy. If no threshold passes, it answers no input (its limits have no threshold).
 
     Raises:
-        RunError: a data set has no classes, no inputs, or others than the pilot; scores that are all 0; too few inputs
-            for the share of ``novelty``, or none with a distance; options of classes without them.
+        RunError: no inputs, or no true labels; other classes than in ``pilot``; a mutual information of 0 for all
+            inputs, if it is the score; ``novelty`` with too few inputs or without distances; or ``by_class`` or
+            ``sets`` without classes.
     """
     if not len(calibration):
         raise RunError(f"{calibration.source}: expected held-out inputs, got none")

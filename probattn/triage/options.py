@@ -8,7 +8,7 @@ from typing import Literal
 from probattn.options import ConformalScore, DrawingOptions, OpenShare, Positive
 
 Score = Literal["least_confidence", "predictive_entropy", "expected_entropy", "mutual_information"]
-"""The uncertainty that orders inputs, see :func:`probattn.metrics.functional.uncertainty`."""
+"""Uncertainty measure by which inputs are ordered, see :func:`probattn.metrics.functional.uncertainty`."""
 Sets = Literal[ConformalScore, "interval"]
 """Conformal sets of classes, or intervals of numbers."""
 ERROR = 0.05
@@ -17,22 +17,23 @@ ERROR = 0.05
 
 @dataclass(frozen=True)
 class TriageOptions(DrawingOptions):
-    """The guarantee, and the score that orders inputs.
+    """Guarantee, uncertainty measure and predictions (``num_samples`` draws, their seed, or "moments") of a policy.
 
     Args:
         error: target error rate among answered inputs; 0.05 without ``cost``, none with it. None is the threshold of
             least cost.
         confidence: probability, over the held-out data, that the guarantee holds.
-        cost: cost of a wrong answer, where a human review costs 1.
+        cost: cost of a wrong answer, in units of the cost of a human review.
         by_class: a separate threshold and guarantee for each predicted class.
         score: uncertainty by which inputs are ordered.
-        sets: conformal sets of classes, which miss the true one at most at the target rate; or intervals of numbers.
+        sets: conformal sets of classes, which miss the true class at most at the target rate, "lac" (least ambiguous)
+            or "aps" (adaptive); or "interval" for intervals of numbers.
         novelty: largest share of in-domain inputs, on average, that is left for human review as out-of-distribution
             by their distance from the training data; without it the distance does not count.
-        tolerance: how far from the true number a predicted one may be, in its units; needed for numbers alone.
+        tolerance: in regression, largest difference from the true number that counts as right, in its units.
 
     Raises:
-        ValueError: a value is not as described.
+        ValueError: an option out of its range, or ``sets`` without ``error``.
     """
 
     error: OpenShare | None = None

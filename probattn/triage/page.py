@@ -121,7 +121,7 @@ def opening(results: TriageResults) -> str:
 
 
 def triage_table(results: TriageResults) -> Sheet:
-    """Coverage at each target error rate, and what the policy does to each data set."""
+    """Table for a terminal: coverage at each target error rate, and results of the policy on each data set."""
     policy, first = results.policy, results.outcomes[0]
     last = () if policy.novelty is None else ("",)
     groups = [
@@ -293,7 +293,7 @@ def decisions_table(
     decisions: Sequence[tuple[Decision, Explanation | None]],
     policy: Policy,
 ) -> Sheet:
-    """Answers with what becomes of them, for a terminal."""
+    """Table for a terminal: answers with their decisions."""
     rows = []
     for answer, (decision, explanation) in zip(answers, decisions, strict=True):
         words = {} if explanation is None else explanation.columns()

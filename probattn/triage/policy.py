@@ -34,15 +34,15 @@ Answer = Mapping[str, Any]
 
 
 class Limit(Record):
-    """The inputs that are answered, of all or of those that are predicted as one class.
+    """Threshold of a policy for all inputs, or for the inputs with one predicted class.
 
     Attributes:
-        label: the predicted class; None for all.
-        threshold: an input is answered where its uncertainty is at most this; None where none is answered.
-        size: held-out inputs.
-        answered: of them.
-        errors: wrong ones of the answered.
-        bound: upper confidence bound of the error rate among answered inputs; None without any.
+        label: the predicted class; None for all inputs.
+        threshold: largest uncertainty at which an input is answered; None if none is answered.
+        size: number of held-out inputs.
+        answered: number of answered held-out inputs.
+        errors: number of wrong answers among the answered held-out inputs.
+        bound: upper confidence bound of the error rate among answered inputs; None if none is answered.
     """
 
     label: str | None
@@ -66,9 +66,10 @@ class Limit(Record):
 
 
 class SetRule(Record):
-    """Conformal sets: classes whose score is at most ``threshold``; None lets sets hold all classes.
+    """Rule of conformal sets: a set has the classes whose ``score`` is at most ``threshold``; None: all classes.
 
-    Of "interval", numbers whose distance from the predicted one is at most ``threshold`` times its scale.
+    For the score "interval", the numbers at most ``threshold`` times the predicted scale from the predicted number.
+    Sets miss the true class (or number) with a probability of at most ``error``.
     """
 
     score: Sets
@@ -77,13 +78,12 @@ class SetRule(Record):
 
 
 class NoveltyRule(Record):
-    """How far from the training data inputs may be that are answered, by the features of the last layer.
+    """Rule for inputs far from the training data, by their distance in the features of the last layer.
 
     Attributes:
-        share: of in-domain inputs that are left for human review for that reason, at most this on average over
-            held-out data.
-        threshold: the distance from which on a person decides.
-        features: a fingerprint of what measures distances, the file beside the policy; None where that is not known.
+        share: largest share of in-domain inputs, on average over held-out data, that this rule leaves for human review.
+        threshold: distance from which on an input needs human review.
+        features: fingerprint of the file with features of the training data beside the policy; None without a file.
     """
 
     share: Share
@@ -92,29 +92,29 @@ class NoveltyRule(Record):
 
 
 class Policy(Record):
-    """Up to which uncertainty inputs are answered.
+    """Thresholds of uncertainty up to which inputs are answered; all others need human review.
 
     Attributes:
         kind: "policy".
-        error: target error rate among answered inputs; None where the threshold is the cheapest.
-        confidence: with which the guarantee holds, over the held-out data.
-        cost: of a wrong answer, where a human review costs 1; None where none was given.
-        score: the uncertainty that orders inputs.
-        uncertainty: how probabilities are predicted, by draws or by moments.
-        num_samples: posterior samples; 0 for one pass at the posterior mean.
-        seed: of the draws.
-        limits: one for all inputs, or one for each predicted class.
-        sets: the rule for sets of classes; None without.
-        novelty: the rule for out-of-distribution inputs; None without.
-        classes: names; none where an answer is right or wrong as a whole.
-        wrong_when: when such an answer is wrong, in words; None for classes.
-        tolerance: how far from the true number a predicted one may be; None for other answers.
-        data: what it was calibrated on.
-        size: number of these inputs.
-        held: their uncertainties and predicted classes, with which others are compared.
-        network: a fingerprint of the network that it was calibrated for; None where that is not known, as of one of
-            :func:`probattn.triage.calibrate`, which ``probattn predict`` refuses.
-        inputs: a fingerprint of the calibration data; None where that is not known.
+        error: target error rate among answered inputs; None if the threshold has the least cost.
+        confidence: probability, over the held-out data, that the guarantee holds.
+        cost: cost of a wrong answer, in units of the cost of a human review; None if not used.
+        score: uncertainty measure by which inputs are ordered.
+        uncertainty: how probabilities are predicted, by "draws" or "moments".
+        num_samples: number of posterior samples; 0 for one forward pass at the posterior expectation.
+        seed: seed of the samples.
+        limits: one threshold for all inputs, or one for each predicted class.
+        sets: rule of conformal sets or intervals; None without them.
+        novelty: rule for inputs far from the training data; None without one.
+        classes: names of the classes; empty if an answer is not a single class (tokens, several labels, numbers).
+        wrong_when: sentence that says when such an answer is wrong; None for classes.
+        tolerance: largest difference of a predicted number from the true one that counts as right; None otherwise.
+        data: source of the held-out data for calibration.
+        size: number of these held-out inputs.
+        held: their uncertainties and predicted classes, to test new inputs for a distribution shift.
+        network: fingerprint of the network; None if it is not known, as after :func:`probattn.triage.calibrate`.
+            ``probattn predict`` refuses such a policy.
+        inputs: fingerprint of the held-out data; None if it is not known.
     """
 
     kind: Literal["policy"] = "policy"
@@ -180,22 +180,21 @@ class Policy(Record):
 
     @property
     def drawing(self) -> DrawingOptions:
-        """How to predict, for :meth:`probattn.tasks.Answering.predict`."""
+        """Number of samples, seed and method of predictions, for :meth:`probattn.tasks.Answering.predict`."""
         return DrawingOptions(num_samples=self.num_samples, seed=self.seed, uncertainty=self.uncertainty)
 
     def decide(self, answer: Answer) -> Decision:
-        """What becomes of an input.
+        """Decides whether an input is answered.
 
         Args:
-            answer: its class and probabilities, or its "uncertainty" where the policy has no classes, and its
-                "distance" where the policy has a rule for that.
+            answer: the prediction: "label" and "probabilities" by class name (for entropies also "entropy" and
+                "mutual_information"), or "uncertainty" if the policy has no classes; "distance" if it has ``novelty``.
 
         Returns:
-            Whether it is answered, the set of its classes or its interval, and how far from the training data it is.
+            The decision, with conformal set or interval, and distance from the training data, if the policy has them.
 
         Raises:
-            RunError: the policy is one for other classes, the label or the probabilities are none, or the uncertainty
-                or the distance is not there.
+            RunError: the policy has other classes, label or probabilities are not valid, or a value is missing.
         """
         answer = named(answer)
         by_name = answer.get("probabilities", {})
@@ -216,15 +215,15 @@ class Policy(Record):
         return Decision(not reasons, self.set_of(answer), novelty, tuple(reasons), self.interval_of(answer))
 
     def novelty_of(self, answer: Answer) -> float | None:
-        """The distance of an input over the limit, 1 or more where a person decides; None without a rule.
+        """Distance of an input divided by the threshold of :attr:`novelty`; None without this rule.
 
         Raises:
-            RunError: the distance is not there.
+            RunError: ``answer`` has no distance.
         """
         return None if self.novelty is None else distance_of(answer) / self.novelty.threshold
 
     def set_of(self, answer: Answer) -> tuple[str, ...] | None:
-        """The classes of an input, the most probable first; None without a rule."""
+        """The conformal set of classes of an input, the most probable first; None without a rule of sets."""
         if self.sets is None or self.sets.score == "interval":
             return None
         by_name: Mapping[str, float] = answer["probabilities"]
@@ -236,7 +235,7 @@ class Policy(Record):
         return tuple(name for name, is_inside in zip(names, inside.tolist(), strict=True) if is_inside)
 
     def interval_of(self, answer: Answer) -> tuple[float, float] | None:
-        """Ends of the interval of a number; None without a rule for intervals, and where they would be infinite."""
+        """Lower and upper end of the interval of a number; None without a rule, and if they would be infinite."""
         if self.sets is None or self.sets.score != "interval" or self.sets.threshold is None:
             return None
         half = self.sets.threshold * answer["scale"]
@@ -249,14 +248,15 @@ UNSURE, FAR, CHECKED = "unsure", "unlike the training data", "audit"
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of an input.
+    """Decision of a policy on an input.
 
     Attributes:
-        answered: whether it is answered.
-        classes: which it may have; None where the policy has no sets.
-        novelty: its distance from the training data over the limit; None where the policy has none.
-        reasons: why it goes to human review; of an answer nothing, or that it is one of those that people check.
-        interval: where its number lies; None where the policy has no intervals.
+        answered: whether the input is answered; otherwise it needs human review.
+        classes: conformal set of classes; None if the policy has no sets.
+        novelty: distance from the training data divided by its threshold; None if the policy has no such rule.
+        reasons: why the input needs human review ("unsure", "unlike the training data", "no text"). Empty for an
+            answer; "audit" for an answer in the random sample that people check.
+        interval: ends of the interval of the number; None if the policy has no intervals.
     """
 
     answered: bool
@@ -267,7 +267,7 @@ class Decision:
 
     @property
     def words(self) -> str:
-        """The decision, as files of predictions have it: answer or person."""
+        """The decision as in files of predictions: "answer", or "person" for human review."""
         return "answer" if self.answered else "person"
 
 
@@ -308,10 +308,10 @@ def distance_of(answer: Answer) -> float:
 
 
 def write_policy(policy: Policy, path: Path | str) -> Path:
-    """Writes a policy as JSON; readers see the old file or the new one, never a part.
+    """Writes a policy as JSON and returns the path; an older file is replaced in one step.
 
     Raises:
-        OSError: the file cannot be written; what was there stays.
+        OSError: the file cannot be written; an older file is unchanged.
     """
     path = Path(path)
     write_atomically(path, (policy.model_dump_json(indent=1) + "\n").encode())
@@ -325,13 +325,13 @@ def policy_file(path: Path | str) -> Path:
 
 
 def read_policy(path: Path | str) -> Policy:
-    """Reads a policy.
+    """Reads a policy that :func:`write_policy` or ``probattn triage`` wrote.
 
     Args:
-        path: the file, or the folder of its run.
+        path: the file, or a folder with ``policy.json``, such as that of a run.
 
     Raises:
-        RunError: there is none, or it is damaged.
+        RunError: there is no policy, or the file is damaged.
     """
     file = policy_file(path)
     try:
@@ -352,19 +352,17 @@ class Promised(Record):
 
 
 class Outcome(Record):
-    """What became of the inputs of a data set.
+    """Results of a policy on a data set.
 
     Attributes:
-        title: of the data set.
-        role: validation, in_domain, shifted or out_of_domain.
+        title: name of the data set.
+        role: "validation", "in_domain", "shifted" or "out_of_domain".
         size: number of inputs.
-        answered: of them.
-        errors: wrong ones of the answered; None where the classes are unknown.
-        wrong: wrong predictions of all; None where the classes are unknown.
-        shift: how they differ from the calibration data; None for the calibration data themselves
-            and without inputs.
-        far: inputs that a person decides because they are far from the training data; None where the policy has no
-            rule for that.
+        answered: number of answered inputs.
+        errors: number of wrong answers among them; None if the true classes are unknown.
+        wrong: number of wrong predictions among all inputs; None if the true classes are unknown.
+        shift: difference from the calibration data; None for the calibration data, and without inputs.
+        far: number of inputs beyond the distance of :class:`NoveltyRule`; None if the policy has no such rule.
     """
 
     title: str
@@ -378,7 +376,7 @@ class Outcome(Record):
 
 
 class ClassRow(Record):
-    """A class: inputs predicted as it, those answered and wrong ones of these; inputs of the class, those answered."""
+    """Numbers of inputs predicted as a class (answered, wrong among these), and of the class (``true``, answered)."""
 
     label: str
     predicted: Count
@@ -390,7 +388,7 @@ class ClassRow(Record):
 
 
 class Wrong(Record):
-    """Inputs of one class that were taken for another, and those of them that were answered."""
+    """Number of inputs of class ``label`` that were predicted as class ``predicted``, and of these the answered."""
 
     label: str
     predicted: str
@@ -409,22 +407,22 @@ class Costs(Record):
 
 
 class TriageResults(Record):
-    """Everything that the page on a policy shows.
+    """Content of ``triage.json`` and of the page ``triage.html`` on a policy.
 
     Attributes:
         kind: "triage".
         run: description of the run.
-        policy: what was found.
-        promises: the same for other target error rates, each tested alone.
-        curve: error among the most confident inputs of the calibration data.
-        outcomes: what the policy does to each data set, the calibration data first.
-        pilot: how the validation data, which say where the tests begin, differ from the calibration data.
-        classes: by class, on the calibration data.
+        policy: the policy.
+        promises: thresholds for other target error rates, each tested separately.
+        curve: error rate among the most confident inputs of the calibration data, by coverage.
+        outcomes: results of the policy on each data set, the calibration data first.
+        pilot: difference of the validation data, which choose where the tests start, from the calibration data.
+        classes: results by class on the calibration data.
         confused: wrong predictions of the calibration data, the most frequent first.
-        costs: by cost of a wrong answer.
-        set_sizes: number of calibration inputs by the size of their set; None without sets.
-        doubts: what is to be known of the calibration data, in sentences.
-        examples: calibration inputs for human review, with their words.
+        costs: mean costs of a decision, by cost of a wrong answer.
+        set_sizes: number of calibration inputs by the size of their conformal set; None without sets.
+        doubts: sentences about problems of the calibration data.
+        examples: calibration inputs for human review, with the words for and against the prediction.
     """
 
     kind: Literal["triage"] = "triage"

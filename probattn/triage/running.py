@@ -51,26 +51,26 @@ def triage_run(
 ) -> tuple[Path, policies.TriageResults]:
     """Calibrates a policy on the held-out data of a run, and writes it with its page.
 
-    The target is tested on the test data, or on ``data``; validation data say where the tests begin. What the policy
-    does to shifted and out-of-domain data of the recipe is measured too; no guarantee holds there.
+    The target is tested on the test data, or on ``data``; the validation data choose where the tests start. The policy
+    is also evaluated on shifted and out-of-domain data of the recipe, for which no guarantee holds.
 
     Args:
-        task: of the run.
-        run: its folder.
-        options: the guarantee, and the score.
+        task: the task of the run.
+        run: folder of the run.
+        options: options of the policy.
         data: a file of held-out texts with their classes, with the columns of the training data, or a named data set.
-        output: the policy's file; ``policy.json`` in the run by default. The page and its records stand beside it, as
-            ``triage.html`` and ``triage.json``, and beside ``NAME.json`` as ``NAME.triage.html`` and
-            ``NAME.triage.json``; so does ``triage.features.safetensors`` where distances count.
-        again: predict anew instead of reading stored predictions.
+        output: path of the policy; default ``policy.json`` in the run. Its folder also gets ``triage.html`` and
+            ``triage.json``, with ``novelty`` also ``triage.features.safetensors``; for a policy ``NAME.json`` these
+            names begin with ``NAME.``.
+        again: whether to predict again instead of reading stored predictions.
 
     Returns:
-        The policy's file, and all that the page shows.
+        The path of the policy, and the content of its page.
 
     Raises:
-        DataError: the data are not what the recipe says.
-        RunError: the folder holds no finished run of single classes, or the data no classes; the network has no layer
-            whose features tell how far inputs are from the training data.
+        DataError: the data are not as the recipe says.
+        RunError: the folder has no finished run of a task for policies, or the data have no classes; or ``novelty``
+            and the network has no last layer with features.
     """
     deciding = required(task.deciding, run).within(options.tolerance)
     network = deciding.task.network(run)
@@ -250,21 +250,21 @@ def judge(
 
 @dataclass(frozen=True)
 class AppliedPolicy:
-    """A policy at work on the predictions of a run.
+    """A policy with the run to which it is applied, and counts of its decisions; see :func:`apply_policy`.
 
     Attributes:
-        answering: of the run's task.
-        deciding: of the run's task.
-        policy: what decides.
-        reasons: names the words for and against an answer and those that make it unsure; None where nothing does.
-        distances: how far from the training data inputs are; None where the policy does not ask.
-        scores: uncertainty of each answer until now.
-        far: distance of each input until now.
-        decided: number of answers until now, by predicted class and whether they were given.
-        audit: share of the answers that is drawn at random for people to check.
-        draw: what chooses these answers, by the texts until now: files of other texts have other choices.
-        tasks: of Label Studio, until now; None where none are wanted.
-        surplus: columns of answers that files lack: of each class, and of samples where the network has none.
+        answering: answers of the run's task to new inputs.
+        deciding: evaluation of the task's answers, for policies.
+        policy: the policy.
+        reasons: function from an answer to the words for and against it; None if the task has no such explanation.
+        distances: function from inputs to distances from the training data; None if the policy does not use them.
+        scores: uncertainty of each answer so far.
+        far: distance of each input so far.
+        decided: number of decisions so far, by predicted class and whether the input was answered.
+        audit: share of the answers that is sampled at random for people to check.
+        draw: random generator of this sample, seeded by the texts so far.
+        tasks: tasks for Label Studio so far; None if they are not collected.
+        surplus: columns that files of decisions leave out: one per class, and those of samples if there are none.
     """
 
     answering: Answering
@@ -281,7 +281,7 @@ class AppliedPolicy:
     surplus: frozenset[str] = frozenset()
 
     def decide(self, answer: policies.Answer) -> tuple[policies.Decision, Explanation | None]:
-        """What becomes of an object of :meth:`objects`, and the words of one for human review."""
+        """Decides on one element of :meth:`objects`; returns also the explanation of an input for human review."""
         answer = self.deciding.read(answer)
         decision = self.policy.decide(answer)
         self.scores.append(policies.score_of(answer, self.policy.score))
@@ -299,12 +299,12 @@ class AppliedPolicy:
 
     @property
     def undecided(self) -> dict[str, Any]:
-        """Columns for a row of a file that has no text: a person decides."""
+        """Columns of the decision for a row without text, which always needs human review."""
         decision = policies.Decision(answered=False, classes=None, reasons=("no text",))
         return self._columns(decision, None)
 
     def objects(self, answers: Sequence[Any]) -> list[dict[str, Any]]:
-        """Answers for programs, with their distances where the policy asks."""
+        """Answers as dictionaries, with distances from the training data if the policy uses them."""
         objects = self.answering.answers(answers)[1]
         if self.distances is None or not objects:
             return objects
@@ -315,10 +315,10 @@ class AppliedPolicy:
         return [{**item, "distance": far} for item, far in zip(objects, distances, strict=True)]
 
     def columns(self, answers: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """Columns for a file of each answer of :meth:`probattn.tasks.Answering.predict`, those of people first.
+        """Columns of a file for each answer of :meth:`probattn.tasks.Answering.predict`, with the decision first.
 
-        The likeliest classes replace a column for each class, and people write theirs into the column ``reviewed``;
-        answers without classes have neither.
+        For classes there is a column of the most probable classes instead of one column per class, and an empty column
+        ``reviewed`` for the class that a person chooses.
         """
         for batch in in_batches(answers, self.answering.task.recipe.prediction.batch_size):
             for answer, described in zip(batch, self.objects(batch), strict=True):
@@ -337,7 +337,7 @@ class AppliedPolicy:
     def queued(
         self, row: Mapping[str, Any], columns: Mapping[str, Any], texts: Sequence[str]
     ) -> Mapping[str, Any]:
-        """The columns of a row's answer without the words of its task, which is kept if a person sees the row."""
+        """Returns the columns for a file; if Label Studio is used, collects a task for a row that people will see."""
         if self.tasks is None:
             return columns
         if columns["why"] and texts:
@@ -345,12 +345,12 @@ class AppliedPolicy:
         return {name: value for name, value in columns.items() if name != SPANS}
 
     def write_tasks(self, path: Path) -> tuple[int, Path]:
-        """Writes the tasks for Label Studio; returns their number and the file of its labelling configuration."""
+        """Writes the tasks for Label Studio; returns their number and the path of the labelling configuration."""
         tasks, paired = self.tasks or [], self.answering.columns_read[1] is not None
         return len(tasks), write_tasks(path, tasks, self.policy.classes, paired=paired)
 
     def answers(self, batch: Sequence[Any]) -> tuple[Sheet, list[dict[str, Any]]]:
-        """A table, and the same for programs."""
+        """A table of answers and decisions for a terminal, and the same as dictionaries."""
         objects = self.objects(batch)
         decided = [self.decide(item) for item in objects]
         both = [{**item, **self._columns(*decision)} for item, decision in zip(objects, decided, strict=True)]
@@ -361,7 +361,7 @@ class AppliedPolicy:
         return pages.with_decisions(self.answering.answers(batch)[0], decided, self.policy), both
 
     def summary(self) -> tuple[str, str | None]:
-        """What was decided until now, and a warning of a distribution shift against the calibration data."""
+        """Text about the decisions so far, and a warning of a distribution shift, None without one."""
         answered = sum(count for (_, is_answered), count in self.decided.items() if is_answered)
         seen = Seen.of(self.scores, (label for label, _ in self.decided.elements()), self.far)
         shift = dataset_shift(seen, self.policy.held)
@@ -372,17 +372,17 @@ class AppliedPolicy:
 def apply_policy(
     task: Task[Any, Any], run: Path, path: Path, *, audit: float | None = None, tasks: bool = False
 ) -> AppliedPolicy:
-    """Puts a policy to work.
+    """Reads a policy to apply it to predictions of a run.
 
     Args:
-        task: of the run.
-        run: its folder.
-        path: the policy's file, or the folder that holds it.
-        audit: share of the answers that is drawn at random for people to check.
-        tasks: collect the inputs for human review as tasks of Label Studio.
+        task: the task of the run.
+        run: folder of the run.
+        path: the policy's file, or the folder with it.
+        audit: share of the answers, in [0, 1], that is sampled at random for people to check.
+        tasks: whether to collect the inputs for human review as tasks for Label Studio.
 
     Raises:
-        RunError: there is no policy, it is damaged, or it was made for another network; its features are not there.
+        RunError: there is no policy, it is damaged or for another network, or its file of features is missing.
     """
     policy = policies.read_policy(path)
     deciding = required(task.deciding, run).within(policy.tolerance)

@@ -24,15 +24,15 @@ from probattn.triage.policy import POLICY, Decision, Policy, read_policy, write_
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:
-    """Writes a policy beside a saved network, for :func:`selective_pipeline`; it belongs to no other weights.
+    """Writes a policy into the folder of a saved network, with its fingerprint, for :func:`selective_pipeline`.
 
     Args:
-        policy: of :meth:`probattn.ProbabilisticTrainer.triage` or :func:`probattn.triage.calibrate`.
-        folder: what ``save_pretrained`` or ``trainer.save_model`` wrote, with its tokenizer: where there is no
-            ``manifest.json``, as of a plain network, a file that comes later makes it another network.
+        policy: policy of ``ProbabilisticTrainer.triage`` or :func:`probattn.triage.calibrate`.
+        folder: folder that ``save_pretrained`` or ``trainer.save_model`` wrote, with the tokenizer. If it has no
+            ``manifest.json`` (a network that is not converted), do not add files later: they change the fingerprint.
 
     Returns:
-        The policy's file, ``policy.json``.
+        The path of the policy, ``policy.json``.
 
     Raises:
         RunError: the folder has no saved network.
@@ -48,19 +48,18 @@ def _fingerprint(folder: Path) -> str:
 
 
 class SelectivePipeline(TextClassificationPipeline):
-    """A ``text-classification`` pipeline whose answers have a decision: answer, or human review.
+    """A ``text-classification`` pipeline of transformers that also decides which inputs need human review.
 
-    Each output is ``{"label", "score", "decision", "why"}``, and ``"set"`` where the policy has conformal sets.
-    ``decision`` is "answer" or "person", ``why`` lists the reasons of the latter. The class and its probability are
-    those by which the policy was calibrated: of one pass, of samples, or in closed form.
+    Each output has the keys "label", "score" (its probability), "decision" ("answer" or "person"), "why" (the reasons
+    for human review) and, if the policy has conformal sets, "set". Probabilities are computed as for the calibration.
 
     Args:
-        policy: what decides.
-        **options: those of transformers' pipeline: ``model``, ``tokenizer``, ``device``, ``batch_size``,
+        policy: the policy.
+        **options: options of transformers' pipeline: ``model``, ``tokenizer``, ``device``, ``batch_size``,
             ``max_length``.
 
     Raises:
-        RunError: the policy compares distances from the training data, or decides about other answers than classes.
+        RunError: the policy has a rule for distances from the training data, or no classes.
     """
 
     def __init__(self, *, policy: Policy, **options: Any) -> None:
@@ -76,7 +75,7 @@ class SelectivePipeline(TextClassificationPipeline):
 
     # override: transformers names the options of this method one by one, and passes them on by name.
     def preprocess(self, inputs: Any, **options: Any) -> Any:  # type: ignore[override]
-        """The tokens, and whether there is a text, or both of a pair."""
+        """Tokenizes the input, and notes whether a text is empty; see transformers' pipelines."""
         texts = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
         blank = any(isinstance(text, str) and not text.strip() for text in texts)
         encoded = super().preprocess(inputs, **options)
@@ -102,7 +101,7 @@ class SelectivePipeline(TextClassificationPipeline):
 
     # override: the options of the base class choose how logits become scores, which the policy has fixed.
     def postprocess(self, model_outputs: Any, **_: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The class, its probability, and what becomes of the input."""
+        """Makes the output of an input: class, probability and decision; see transformers' pipelines."""
         names: Any = self.model.config.id2label
         row = model_outputs["logits"][0]
         answer = {
@@ -122,13 +121,13 @@ class SelectivePipeline(TextClassificationPipeline):
 def selective_pipeline(
     folder: Path | str, policy: Policy | Path | str | None = None, **options: Any
 ) -> SelectivePipeline:
-    """A pipeline that abstains, of a saved network with its policy or of a run after ``probattn triage``.
+    """Loads a pipeline that answers or abstains, from a saved network with its policy or from a run.
 
     Args:
-        folder: what :func:`save_policy` wrote into, with the tokenizer; or the folder of a run, whose texts are
-            truncated as its recipe says.
-        policy: another policy, or its file; that of the folder by default.
-        **options: for :class:`SelectivePipeline`, such as ``device`` and ``batch_size``.
+        folder: folder of a network to which :func:`save_policy` added a policy, with the tokenizer; or the folder of a
+            run after ``probattn triage`` (texts are truncated as in its recipe).
+        policy: a policy for the same network, or its file; by default the one in the folder.
+        **options: options of :class:`SelectivePipeline`, such as ``device`` and ``batch_size``.
 
     Raises:
         RunError: there is no policy, or it was made for another network.

@@ -31,12 +31,12 @@ LEAST = 0.05
 
 
 class Seen(Record):
-    """Uncertainty and predicted class of inputs.
+    """Uncertainties and predicted classes of inputs.
 
     Attributes:
-        scores: uncertainties, ascending; of more than 1,000 as many quantiles.
-        predicted: number of inputs by predicted class; of an empty name where answers are of no classes.
-        distances: from the training data, like the scores; none where they are not known.
+        scores: uncertainties in ascending order; 1,000 quantiles of them if there are more.
+        predicted: number of inputs by predicted class; the name is "" if predictions are not single classes.
+        distances: distances from the training data, in the same form; empty if they are not known.
     """
 
     scores: tuple[float, ...]
@@ -57,7 +57,7 @@ class Seen(Record):
     def of(
         cls, scores: Sequence[float] | Tensor, labels: Iterable[str], distances: Sequence[float] | Tensor = ()
     ) -> Seen:
-        """What is kept of inputs with these uncertainties, predicted classes and distances."""
+        """Makes the object from the uncertainty, predicted class and, if known, distance of each input."""
         return cls(
             scores=_kept(scores), predicted=dict(sorted(Counter(labels).items())), distances=_kept(distances)
         )
@@ -69,22 +69,22 @@ class Seen(Record):
 
 
 class Shift(Record):
-    r"""How inputs differ from held-out ones, by what the network makes of them (Rabanser et al. 2019).
+    r"""Difference between new and held-out inputs in the network's predictions (Rabanser et al. 2019).
 
     .. math:: D = \max_\lambda |\hat F(\lambda) - \hat F_0(\lambda)|, \qquad
         V = \tfrac12 \sum_c |\hat p(c) - \hat p_0(c)|
 
-    with the distributions of uncertainty and of the predicted class. So D is the most by which the answered shares can
-    differ, whatever the threshold. Where the distances from the training data are known, D is taken of them too.
+    with the distribution functions F of the uncertainty and the shares p of the predicted classes of new and held-out
+    (index 0) inputs. At any threshold :math:`\lambda` the shares of answered inputs differ by at most D.
 
     Attributes:
-        uncertainty: D, 0 to 1.
-        uncertainty_p: of the Kolmogorov-Smirnov test: probability of such a D between in-domain inputs.
-        classes: V, 0 to 1; between in-domain inputs it is the larger the more classes and the fewer inputs there are;
-            None where answers are of no classes.
-        classes_p: of the chi-square statistic, among 20,000 random tables of the same totals; so it is 5e-5 or more.
-        distance: D of the distances; None where they are not known.
-        distance_p: of the same test of them.
+        uncertainty: D of the uncertainty, in [0, 1].
+        uncertainty_p: p-value of D in the Kolmogorov-Smirnov test.
+        classes: V, in [0, 1]; without a shift it is larger for more classes and fewer inputs. None if predictions are
+            not single classes.
+        classes_p: p-value of the chi-square statistic among 20,000 random tables with the same totals, >= 5e-5.
+        distance: D of the distances from the training data; None if they are not known.
+        distance_p: p-value of this D.
     """
 
     uncertainty: Probability
@@ -96,7 +96,7 @@ class Shift(Record):
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Differences of five points or more; in-domain inputs have some in fewer than one of 1,000 samples."""
+        """Texts of the differences of 0.05 or more that are significant at level 0.001 (Bonferroni-corrected)."""
         tested = (
             ("uncertainty", self.uncertainty, self.uncertainty_p),
             ("predicted classes", self.classes, self.classes_p),
@@ -111,17 +111,17 @@ class Shift(Record):
 
 
 def dataset_shift(seen: Seen, reference: Seen) -> Shift | None:
-    """Compares inputs with held-out ones, without labels.
+    """Tests new inputs for a distribution shift against held-out inputs, without labels.
 
-    The test detects what changes uncertainty, predicted classes or distances. It cannot detect inputs on which a
-    network is as confident as usual, and wrong.
+    The test detects changes of uncertainty, predicted classes or distances. It cannot detect inputs on which the
+    network is wrong but as confident as on others.
 
     Args:
-        seen: the inputs.
-        reference: those that a policy was calibrated on, :attr:`Policy.held`.
+        seen: the new inputs.
+        reference: the inputs that a policy was calibrated on, :attr:`Policy.held`.
 
     Returns:
-        The differences; None where there are no inputs.
+        The differences; None if there are no inputs.
 
     Example:
         >>> held = Seen.of([each / 500 for each in range(500)], ["yes"] * 400 + ["no"] * 100)
