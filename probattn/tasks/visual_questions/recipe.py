@@ -31,7 +31,7 @@ from probattn.tasks.sections.training import TrainingRecipe, length_key, trainin
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    r"""A learning rate that is constant within an epoch (Yu et al. 2019, 4.2; Zhang et al. 2021, A.3).
+    r"""A learning rate that is constant within an epoch (Yu et al. 2019, 4.2; Zhang et al. 2021a, A.3).
 
     In epoch t it is :math:`\eta \min(t / w, 1)\, r^{n(t)}`: warm-up w, n(t) decays by the factor r before t.
     """
