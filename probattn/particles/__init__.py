@@ -1,4 +1,9 @@
-"""Particles of a posterior: kernels, directions of SVGD, SPOS and SGLD, attention heads as particles, diagnostics."""
+"""Particles of a posterior: kernels, directions of SVGD, SPOS and SGLD, attention heads as particles, diagnostics.
+
+M is the number of particles, N their dimension. Stein variational gradient descent (SVGD), stochastic
+particle-optimisation sampling (SPOS) and stochastic gradient Langevin dynamics (SGLD) give directions; a step adds the
+step size times the direction to the particles.
+"""
 
 from probattn.particles.directions import (
     CollapseWarning,
