@@ -254,11 +254,10 @@ def weibull_gamma_kl(
 ) -> Tensor:
     """KL(Weibull(k, lambda) || Gamma(alpha, beta)), elementwise, in nats.
 
-    Zhang et al. 2021a, section 3.2, with g the Euler-Mascheroni constant:
-    g alpha / k - alpha log lambda + log k + beta lambda Gamma(1 + 1/k) - g - 1 - alpha log beta + log Gamma(alpha),
-    where lambda Gamma(1 + 1/k) = E[S] = exp(log_mean) and log Gamma(alpha) = log Gamma(1 + alpha) - log alpha. The
-    log-gamma is evaluated in the shape of log_alpha; pass a prior that all queries share as [B, H, 1, S], not expanded
-    to [B, H, T, S].
+    Zhang et al. 2021a, section 3.2, with g the Euler-Mascheroni constant: g alpha / k - alpha log lambda + log k + beta
+    lambda Gamma(1 + 1/k) - g - 1 - alpha log beta + log Gamma(alpha), where lambda Gamma(1 + 1/k) = E[S] =
+    exp(log_mean) and log Gamma(alpha) = log Gamma(1 + alpha) - log alpha. The log-gamma is evaluated in the shape of
+    log_alpha; pass a prior that all queries share as [B, H, 1, S], not expanded to [B, H, T, S].
 
     The function differentiates with respect to log_mean, log_scale and concentration as independent arguments;
     autograd adds the contributions where the caller computed one of them from another.

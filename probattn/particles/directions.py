@@ -238,8 +238,8 @@ def spread(particles: Tensor, grads: Tensor, repulsion: float = 1.0) -> Tensor:
     ratios over directions. It does not show lost correlations if each dimension keeps its conditional variance (as
     under a mean-field approximation), nor a wrong variance in a few of many directions.
 
-    ``repulsion`` is a > 0, as in the direction. Arguments and errors are those of :func:`svgd_direction`, for one set of
-    M >= 2 particles; the result is a scalar, ``[]``.
+    ``repulsion`` is a > 0, as in the direction. Arguments and errors are those of :func:`svgd_direction`, for M >= 2
+    particles; the result is a scalar, ``[]``.
 
     Example:
         >>> particles = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])
