@@ -35,7 +35,7 @@ class LogNormalParameters(NamedTuple):
 
 
 class LogNormal(LogSpaceDistribution, PyroLogNormal):
-    """Log-normal distribution, log S ~ Normal(loc, scale); replaces ``pyro.distributions.LogNormal``.
+    """Log-normal distribution, log S ~ Normal(loc, scale); a drop-in replacement for Pyro's ``LogNormal``.
 
     One of the posteriors of Bayesian attention modules (Fan et al. 2020, section 3.2). Draws of S are positive and
     finite, clamped to the range of the dtype; draws of log S are not clamped.

@@ -91,10 +91,7 @@ class SmoothedCategorical(TorchDistribution):
         return Categorical(logits=self.logits).sample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The log-likelihood above of classes, integers ``[...]``, or of soft labels, floats ``[..., V]``.
-
-        The shape ``[...]`` is broadcast with the batch shape.
-        """
+        """The log-likelihood of classes ``[...]`` (integers) or soft labels ``[..., V]`` (floats), broadcast."""
         soft = value.is_floating_point()
         if self._validate_args and not soft:
             self._validate_sample(value)

@@ -34,7 +34,7 @@ class GammaParameters(NamedTuple):
 
 
 class Gamma(LogSpaceDistribution, PyroGamma):
-    """Gamma distribution of concentration (shape) alpha and rate beta; replaces ``pyro.distributions.Gamma``.
+    """Gamma distribution of concentration (shape) alpha and rate beta; a drop-in replacement for Pyro's ``Gamma``.
 
     p(s) = beta^alpha s^(alpha-1) exp(-beta s) / Gamma(alpha). Draws and densities are computed in log space, so alpha
     may be far below the smallest float if ``log_concentration`` is given. The parameters are stored in the shapes in

@@ -1,7 +1,7 @@
 """Divergences between the queries and keys of attention heads, and the small networks that some of them train.
 
-In shapes B is the batch, H the number of heads, T of queries, S of keys, and D the size of a head. Zhang et al. 2021b
-is the paper on alignment attention, "the authors' code" its code (github.com/szhang42/alignment_attention).
+B is the batch, H the number of heads, T of queries, S of keys, D the size of a head. "The authors' code" is that of
+Zhang et al. 2021b, on alignment attention.
 """
 
 from probattn.divergences.adversarial import (

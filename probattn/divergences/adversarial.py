@@ -73,8 +73,7 @@ def adversarial(
 ) -> Tensor:
     r"""Adversarial divergence: the objective of a discriminator between queries and keys (Zhang et al. 2021b, Eq. 2).
 
-    .. math:: L = \mathbb E_{q}[\log D(q)] + \mathbb E_{k}[\log(1 - D(k))], \qquad
-        \min_{Q, K} \max_D L,
+    .. math:: L = \mathbb E_{q}[\log D(q)] + \mathbb E_{k}[\log(1 - D(k))], \qquad \min_{Q, K} \max_D L,
 
     with expectations over the tokens of one head and one example. Minimise the returned value: gradient reversal on
     input and output of the discriminator makes its parameters maximise L while queries and keys minimise it. L <= 0;
@@ -131,14 +130,13 @@ def conditional_transport(
         \pi_Q(q_i \mid k_j) \propto_i \exp(\tau_\phi(k_j)^\top \tau_\phi(q_i)), \\
         c(q, k) &= 1 - \cos(\tau_\eta(k), \tau_\eta(q)),
 
-    over the tokens of one head and one example. Minimise the returned value: queries, keys and the parameters of the
-    navigator :math:`\tau_\phi` then minimise L, while gradient reversal on input and output of the critic
-    :math:`\tau_\eta` makes its parameters maximise it. L lies in [0, 2]; a pair of which a critic vector is 0 costs 1.
-    Second derivatives raise ``RuntimeError``.
-
-    ``navigator`` maps ``[..., D]`` to ``[..., E]``, as :class:`Navigator` does, and ``critic`` maps to ``[..., F]``, as
-    :class:`Critic` does. ``forward_weight`` is w, the weight of the transport from queries to keys; outside [0, 1] it
-    raises ``ValueError``. The other arguments, the result ``[B, H]`` and the other errors are those of :func:`mmd`.
+    over the tokens of one head and one example. Minimise the returned value: queries, keys and the navigator
+    :math:`\tau_\phi` then minimise L, while gradient reversal on input and output of the critic :math:`\tau_\eta` makes
+    its parameters maximise L. L lies in [0, 2]; a pair in which a critic vector is 0 costs 1. Second derivatives raise
+    ``RuntimeError``. ``navigator`` maps ``[..., D]`` to ``[..., E]``, as :class:`Navigator` does, ``critic`` to
+    ``[..., F]``, as :class:`Critic` does. ``forward_weight`` is w, the weight of the transport from queries to keys;
+    outside [0, 1] it raises ``ValueError``. The other arguments, the result ``[B, H]`` and the other errors are those
+    of :func:`mmd`.
 
     Example:
         >>> from probattn.divergences import Critic, Navigator

@@ -28,8 +28,7 @@ def mmd(
 
     with expectations over the tokens of one head and one example. By default they include the pairs of a token with
     itself, so L >= 0, and 0 for equal sets; minimise this value. To measure, use ``unbiased=True``, which omits these
-    pairs: with n queries and n keys they add 2/n to L, whatever the distributions, and dominate it if the bandwidth is
-    small.
+    pairs: with n queries and n keys they add 2/n to L, nearly all of it if the bandwidth is small.
 
     Shrinking queries and keys lowers L. A shift of all keys of a head by the same vector may also lower it, although
     attention weights do not change; report the norms with L, and also L with ``centred=True``.

@@ -39,11 +39,9 @@ def _linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear
 
 
 class Highway(nn.Module):
-    r"""A highway layer (Srivastava et al. 2015; Zhang et al. 2021b, section 2.3.1).
+    r"""A highway layer with linear maps :math:`\Phi` (Srivastava et al. 2015; Zhang et al. 2021b, section 2.3.1).
 
-    .. math:: I_x = \tau \odot \mathrm{ReLU}(\Phi_h(x)) + (1 - \tau) \odot x, \qquad \tau = \sigma(\Phi_\tau(x))
-
-    with linear layers :math:`\Phi` and the logistic function :math:`\sigma`.
+    .. math:: I_x = \tau \odot \mathrm{ReLU}(\Phi_h(x)) + (1 - \tau) \odot x, \qquad \tau = \sigma(\Phi_\tau(x)).
 
     Args:
         size: D, the size of input and output.
@@ -63,7 +61,7 @@ class Highway(nn.Module):
         self.maps = _linear(size, 2 * size, generator)  # both maps in one product
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[..., D]`` to ``[..., D]``; ``ValueError`` for another last dimension."""
+        """Maps ``[..., D]`` to ``[..., D]``; another last dimension raises ``ValueError``."""
         gate, value = self.maps(_checked("Highway", x, self.maps.in_features)).chunk(2, dim=-1)
         return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
 
@@ -124,9 +122,8 @@ class Discriminator(_TwoLayers):
     Args:
         head_dim: D, the size of a head.
         hidden: width of the hidden layer; D by default.
-        kind: "highway", the formula above; "mlp", :math:`\sigma(\Phi_2(\mathrm{ReLU}(\Phi_1(x))))` (section B.1.2); or
-            "release", as in the authors' code: ReLU after :math:`\Phi_1`, and a highway with
-            :math:`\Phi_h = \Phi_\tau`.
+        kind: "highway"; "mlp", :math:`\sigma(\Phi_2(\mathrm{ReLU}(\Phi_1(x))))` (section B.1.2); "release",
+            as in the authors' code, with ReLU and a highway in which :math:`\Phi_h = \Phi_\tau`.
         generator: source of the initial weights; torch's global one by default.
 
     Raises:
@@ -152,7 +149,7 @@ class Discriminator(_TwoLayers):
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[..., D]`` to logits ``[...]``; ``ValueError`` for another last dimension."""
+        """Maps ``[..., D]`` to logits ``[...]``; another last dimension raises ``ValueError``."""
         return super().forward(x).squeeze(-1)
 
 
@@ -161,9 +158,8 @@ class Critic(_TwoLayers):
 
     .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
 
-    with the highway :math:`I_x` of :class:`Highway` (Zhang et al. 2021b, section 2.3.3). ``head_dim``, ``hidden`` and
-    ``generator`` are those of :class:`Discriminator`; ``output`` is the size of the vectors, D by default. A size below
-    1 raises ``ValueError``.
+    with the highway :math:`I_x` of :class:`Highway` (Zhang et al. 2021b, section 2.3.3). ``output`` is the size of the
+    vectors, D by default; the other arguments and errors are those of :class:`Discriminator`.
 
     Example:
         >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
@@ -178,8 +174,8 @@ class Navigator(_TwoLayers):
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
 
-    (Zhang et al. 2021b, section 2.3.3). ``head_dim``, ``hidden`` and ``generator`` are those of :class:`Discriminator`;
-    ``output`` is the size of the vectors, D by default. A size below 1 raises ``ValueError``.
+    (Zhang et al. 2021b, section 2.3.3). ``output`` is the size of the vectors, D by default; the other arguments and
+    errors are those of :class:`Discriminator`.
 
     Example:
         >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape

@@ -44,10 +44,9 @@ def head_transport(
         c(q, k) = |\hat\tau_\eta(q) - \hat\tau_\eta(k)|,
 
     with the outputs of critic and navigator scaled to norm 1, :math:`\hat\tau`, and plans :math:`\pi \propto
-    \exp(\hat\tau_\phi(q)^\top \hat\tau_\phi(k))`. There are four differences from the paper's form,
-    :func:`conditional_transport`: the heads of a token are compared instead of the tokens of a head; the cost is a
-    distance instead of 1 minus a cosine; the navigator's vectors have norm 1; and the navigator's parameters maximise L
-    as the critic's do.
+    \exp(\hat\tau_\phi(q)^\top \hat\tau_\phi(k))`. Four points differ from :func:`conditional_transport`, the paper's
+    form: L compares the heads of a token instead of the tokens of a head; the cost is a distance instead of 1 minus a
+    cosine; the navigator's vectors have norm 1; and its parameters maximise L as the critic's do.
 
     Entry h of the result ``[B, H]`` is the mean over real tokens of H times the terms of query h and key h in L; the
     mean over heads is the mean of L. Arguments and other errors are those of :func:`conditional_transport`, with as

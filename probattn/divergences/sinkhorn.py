@@ -51,29 +51,25 @@ def sinkhorn(
         L &= \mathrm{OT}_\epsilon(p_Q, p_K) - \tfrac12 \mathrm{OT}_\epsilon(p_Q, p_Q)
             - \tfrac12 \mathrm{OT}_\epsilon(p_K, p_K) \quad \text{(debias=True; Feydy et al. 2019)},
 
-    over the tokens of one head and one example, where :math:`\mathrm{OT}_\epsilon` is the minimum over
-    :math:`\pi` in the first line. The debiased form is 0 for equal sets and positive otherwise; the plan cost is
-    positive for equal sets too. The entropy's strength is annealed: its square root, the blur, falls from 64 (more for
-    larger sets) to :math:`\sqrt\epsilon`. geomloss solves down to a blur of :math:`32 \sqrt\epsilon`; from there on,
-    over-relaxed Sinkhorn iterations ("sweeps", Thibault et al. 2017) refine the dual potentials at each blur if they
-    raise the dual objective.
+    over the tokens of one head and one example; :math:`\mathrm{OT}_\epsilon` is the minimum over :math:`\pi` in the
+    first line. The debiased form is 0 for equal sets, else positive; the plan cost is positive for equal sets too. The
+    square root of the entropy's strength, the blur, is annealed from 64 (more for larger sets) to
+    :math:`\sqrt\epsilon`. geomloss solves down to a blur of :math:`32 \sqrt\epsilon`; over-relaxed Sinkhorn iterations
+    at each further blur ("sweeps", Thibault et al. 2017) refine the potentials where they raise the dual objective.
 
-    The plan cost is computed as the dual objective minus :math:`\epsilon` times the plan's relative entropy; its error
-    is of second order in the error of the plan's marginals. For normally distributed points, costs from 3 to 3500 times
-    :math:`\epsilon`, float32 and float64, the relative error of the plan cost is below 1e-3 with 10 sweeps, 2e-4 with
-    20 and 2e-5 with 50, that of its gradient below 1e-1, 3e-2 and 2e-3, in this order; the computed cost may lie below
-    the optimum.
+    The plan cost is the dual objective minus :math:`\epsilon` times the plan's relative entropy; its error is of second
+    order in the error of the plan's marginals. For normally distributed points and costs from 3 to 3500 times
+    :math:`\epsilon`, its relative error is below 1e-3 with 10 sweeps, 2e-4 with 20 and 2e-5 with 50, that of its
+    gradient below 1e-1, 3e-2 and 2e-3, respectively. The computed cost may be too low.
 
     With sweeps, a problem is solved again if mass that is missing in a marginal could cost more than 1% of the total:
     from the largest blur down, halving the strength, with up to 200 further sweeps each, until that share is at most
     1e-3. Tight clusters far apart, with different numbers of queries and keys, need this and take four times as long;
-    their plan cost is less than 1e-3 below the optimum of the linear program for any number of sweeps > 0. Without
-    sweeps the cost of normally distributed points is some per cent too low, and for clusters most of the cost is
-    missing. The value of a problem does not depend on the others in the batch.
+    their plan cost is then less than 1e-3 below the optimum of the linear program. Without sweeps, the cost of normally
+    distributed points is some per cent too low, and most of the cost of clusters is missing.
 
-    The gradient of both forms treats the plan as a constant (envelope theorem). For the debiased form this is the exact
-    gradient; for the plan cost it omits the gradient of
-    :math:`-\epsilon\, \mathrm{KL}(\pi \,\|\, p_Q \otimes p_K)`. Second derivatives raise ``RuntimeError``.
+    The gradient of both forms treats the plan as a constant (envelope theorem), which is exact for the debiased form;
+    that of the plan cost omits the gradient of the entropy term. Second derivatives raise ``RuntimeError``.
 
     ``epsilon`` > 0 is the strength of the entropy, in units of the cost; ``debias`` selects the debiased divergence
     instead of the plan cost. ``scaling``, in (0, 1), is the ratio of successive blurs; ``sweeps``, an integer from 0,

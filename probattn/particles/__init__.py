@@ -1,8 +1,6 @@
 """Particles of a posterior: kernels, directions of SVGD, SPOS and SGLD, attention heads as particles, diagnostics.
 
-M is the number of particles, N their dimension. Stein variational gradient descent (SVGD), stochastic
-particle-optimisation sampling (SPOS) and stochastic gradient Langevin dynamics (SGLD) give directions; a step adds the
-step size times the direction to the particles.
+M is the number of particles, N their dimension. The functions ``*_direction`` explain the abbreviations.
 """
 
 from probattn.particles.directions import (

@@ -101,8 +101,7 @@ class HeadSlices:
             step_size: :math:`\epsilon > 0`.
 
         Raises:
-            ValueError: ``directions`` has another shape, ``step_size`` is not positive, or the parameter has no
-                gradient.
+            ValueError: ``directions`` has another shape, ``step_size`` is not > 0, or the parameter has no gradient.
         """
         check_number(f"{self.name}.write", "step_size", step_size, positive=True)
         for gradient, direction in self.targets(directions):
@@ -177,8 +176,7 @@ def head_slices(
         interleaved: whether particle i consists of output features i, i + H, i + 2 H, ... instead of head i.
 
     Raises:
-        TypeError: the path does not lead to a layer with a weight or to a weight ``[out, in]`` of floating-point
-            numbers.
+        TypeError: the path does not lead to a layer with a weight or to a floating-point weight ``[out, in]``.
         ValueError: the module has no such projection, or the output features do not divide into these heads.
 
     Example:

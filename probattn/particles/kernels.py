@@ -333,12 +333,10 @@ class IdentityKernel(ParticleKernel, SteinKernel):
 class UnsmoothedKernel(ParticleKernel):
     r"""The repulsion of another kernel, ``kernel``, with the gradient of each particle instead of the attraction.
 
-    :func:`~probattn.particles.svgd_direction` with this kernel is
+    .. math:: \phi_i = -\nabla U(\theta_i) + \frac aM \sum_{j=1}^M \nabla_{\theta_j} \kappa(\theta_j, \theta_i)
 
-    .. math:: \phi_i = -\nabla U(\theta_i) + \frac aM \sum_{j=1}^M \nabla_{\theta_j} \kappa(\theta_j, \theta_i),
-
-    SVGD without the smoothing of gradients over particles (An et al. 2020, section C.6 and Table 9). The particles then
-    do not approximate a posterior.
+    is then :func:`~probattn.particles.svgd_direction`, without the smoothing of gradients over particles (An et al.
+    2020, section C.6 and Table 9). The particles do not approximate a posterior.
 
     Example:
         >>> from probattn.particles import CosineKernel, svgd_direction

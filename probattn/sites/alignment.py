@@ -48,8 +48,7 @@ class AlignmentTraining(Options):
     Args:
         preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
             2021b ("paper", different only for "ot"), or those of their code ("release"; it calls `ct_heads` act).
-        learning_rate: learning rate of the networks that "ct", "ct_heads" (critic and navigator) and "gan"
-            (discriminator) add.
+        learning_rate: learning rate of the networks that "ct", "ct_heads" and "gan" add.
     """
 
     preset: Preset = "default"
@@ -63,8 +62,8 @@ class AlignmentAttention(Method):
     .. math:: \log p(y \mid x) - w \sum_{\text{sites}} \sum_{\text{heads}} L(p_Q, p_K)
 
     with a divergence L between the empirical distributions of the queries and the keys of one example, without padding.
-    Each attention call adds the Pyro factor ``NAME.alignment``, NAME being the call's name, with one term per example.
-    Attention weights and outputs are computed as without alignment.
+    Each attention call NAME adds the Pyro factor ``NAME.alignment``, with one term per example. Attention itself is
+    computed as without alignment.
 
     The networks of "gan" (discriminator), "ct" and "ct_heads" (critic and navigator) are trained in the same step, the
     adversaries by gradient reversal. ``weight`` scales the value of the factor and the gradient of queries and keys;
@@ -78,9 +77,9 @@ class AlignmentAttention(Method):
         weight: weight w of the divergence in the objective, >= 0.
         moves: what gets the gradient of the divergence: "both", only the "queries" or only the "keys".
         reduction: "sum" of the divergence over heads and attention calls, or their "mean".
-        layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
-            to ``convert``.
-        attention: kind of attention calls that are aligned; None leaves it to ``convert``.
+        layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves
+            the choice to ``convert``.
+        attention: kind of attention calls that are aligned; None leaves the choice to ``convert``.
         max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
             training step; None for all, in graphs for 512 nodes. Not with "ct_heads".
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the size of a head.
@@ -89,8 +88,7 @@ class AlignmentAttention(Method):
         forward_weight: for "ct" and "ct_heads": share of the transport from queries to keys, in [0, 1]; the rest is
             from keys to queries.
         epsilon: for "ot": strength of the entropy regularisation, > 0.
-        debias: for "ot": whether the divergence is debiased, and so 0 for equal sets; False gives the paper's transport
-            cost.
+        debias: for "ot": whether the divergence is debiased (0 for equal sets); False gives the paper's transport cost.
         scaling: for "ot": factor by which the blur (square root of the entropic regularisation) shrinks between
             annealing steps, in (0, 1); closer to 1 is slower and more accurate.
         sweeps: for "ot": Sinkhorn iterations at each annealing step whose blur is at most 32 times the last one, >= 0.
@@ -165,9 +163,8 @@ class AlignmentAttention(Method):
         """The settings of the code that Zhang et al. 2021b released; ``options`` replace single ones.
 
         They are those of the script in its last commit (ALBERT, github.com/szhang42/alignment_attention): weight 0.01,
-        the mean over heads and attention calls, and networks with hidden layers of width 16. In "gan" only keys get the
-        gradient, and the discriminator is "release"; "ct_heads" is the code's conditional transport; "ot" is debiased
-        with the blur 0.05 (``epsilon`` 0.0025) and no sweeps.
+        the mean over heads and calls, hidden layers of width 16. In "gan" only keys get the gradient, and the
+        discriminator is "release"; "ct_heads" is the conditional transport there; "ot" has the blur 0.05 and no sweeps.
 
         Raises:
             ValueError: "ct", instead of which the code has "ct_heads", or "mmd", whose loss the code does not define.
@@ -206,7 +203,7 @@ class AlignmentFactor(nn.Module):
     divergence is computed only when the log density is requested.
 
     Args:
-        method: the options.
+        method: options of the attention method.
         num_heads: H, the number of query heads.
         head_dim: D, the size of a head.
         num_sites: number of aligned attention calls in the network, by which ``reduction="mean"`` divides.
@@ -318,8 +315,7 @@ class AlignmentFactor(nn.Module):
     ) -> Tensor:
         """The unweighted divergence of each head, ``[B, H]``; arguments are those of a call, without ``name``.
 
-        Minimising it also trains discriminator, critic and navigator (adversaries by gradient reversal). ``ValueError``
-        if the size of a head is wrong.
+        Minimising it also trains discriminator, critic and navigator. ``ValueError`` if the size of a head is wrong.
         """
         self._check_sizes("AlignmentFactor.divergence", query, key)
         key = repeat_heads(key, query.shape[1])

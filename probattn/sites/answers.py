@@ -111,7 +111,7 @@ class Attending:
         query: ``[B, H, T, D]``.
         key: ``[B, G, S, D]``, with G key heads; G divides H.
         value: ``[B, G, S, E]``.
-        layout: an :class:`probattn.sites.AttentionMask`, or ``PAIRS`` (the default), which allows all pairs.
+        layout: an :class:`AttentionMask`, or ``PAIRS`` (the default), which allows all pairs.
         scale: factor of the dot products; None for ``D ** -0.5``.
         bias: additive scores, broadcastable to ``[B, H, T, S]``; None for none.
         softcap: c, which limits scores to (-c, c), see :func:`attention_scores`; None for no limit.
@@ -180,10 +180,9 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
 class TiledPosterior(AnsweringPosterior):
     """q(S) of an attention call that is computed in tiles; S ``[B, H, T, S]`` is never stored.
 
-    Drawing gives the call's output ``[B, H, T, E]``, in the attribute ``answer``, and returns an empty tensor
-    ``[B, 0]`` as the Pyro value of the site. Properties that need a tensor ``[B, H, T, S]``, such as
-    :attr:`distribution`, compute it on request. ``method`` must have a constant k or a log-normal posterior;
-    ``contextual`` is the network of the contextual prior, None for the constant prior.
+    :meth:`draw` stores the call's output ``[B, H, T, E]`` in ``answer`` and returns an empty tensor ``[B, 0]``, the
+    site's Pyro value. :attr:`distribution` and other tensors ``[B, H, T, S]`` are computed on request. ``method`` has a
+    constant k or a log-normal posterior; ``contextual`` is the network of the contextual prior, else None.
 
     Example:
         >>> from probattn import BayesianAttention

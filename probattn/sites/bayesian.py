@@ -55,9 +55,8 @@ class BayesianAttention(Method):
         q(S) &= \mathrm{Weibull}(k, \lambda), \quad k = \rho\,\mathrm{softplus}(f_k(h)) + e^{\Phi} + \mathrm{floor} \\
         \lambda &= \sigma\,\mathrm{softplus}(f_\lambda(h)) + e^{\Phi} / \Gamma(1 + 1/k)
 
-    with the attention scores :math:`\Phi`, linear maps f and the states h of the upward path (section 3.2; see
-    :class:`UpwardChain`). The class methods make options: :meth:`paper` with the paper's settings, :meth:`release` with
-    those of the authors' code, and :meth:`bam` for Bayesian attention modules, in which k is constant.
+    with scores :math:`\Phi`, linear maps f and states h of the upward path (section 3.2, :class:`UpwardChain`).
+    :meth:`paper` has the paper's settings, :meth:`release` those of the authors' code, :meth:`bam` a constant k.
 
     Args:
         posterior: family of the posterior of an unnormalised weight S: "weibull", or "lognormal" (BAM), in which log S
@@ -233,8 +232,8 @@ class BayesianAttention(Method):
         They are those of the script in its last commit (MCAN, github.com/szhang42/Bayesian_Attention_Belief_Networks):
         rho 1.7, sigma 1e-6, a floor of 0.05, normalised scores, noise from (0.1, 0.9), maps along positions, states of
         the upward path times 1e-6, separate scores for k, the prior Gamma(1e-6 alpha, 1e-6) and the mean of the KL over
-        pairs. The script weights this mean by 0.5 / 64 relative to the log-likelihood of one datum, which these options
-        do not set: it is a KL weight of training. Causal networks need ``upward="heads"``.
+        pairs. Its weight of this mean, 0.5 / 64 of the log-likelihood of one datum, must be set as the KL weight of the
+        training. Causal networks need ``upward="heads"``.
         """
         settings: dict[str, Any] = {
             "rho": 1.7,

@@ -75,9 +75,8 @@ def cosine_agreement(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
     .. math:: -D_b = \operatorname*{mean}_t \frac{1}{H^2} \sum_{i,j=1}^H
         \frac{x_{b,i,t} \cdot x_{b,j,t}}{\|x_{b,i,t}\| \|x_{b,j,t}\|}
 
-    with x, ``vectors`` ``[B, H, T, E]``, the heads' values (the paper's "subspaces") or outputs at token t. The terms
-    i = j, 1 each, are in the paper. A vector of norm 0 has cosine 0 with all. ``mask`` and errors are those of
-    :func:`frobenius_penalty`.
+    with x, ``vectors`` ``[B, H, T, E]``, the heads' values (the paper's "subspaces") or outputs at token t. A vector of
+    norm 0 has cosine 0 with all. ``mask`` and errors are those of :func:`frobenius_penalty`.
 
     Returns:
         ``[B]``, at least float32, between 0 and 1.
@@ -167,19 +166,18 @@ class DisagreementAttention(Method):
 
     with a penalty P for one example and attention call:
 
-    - "frobenius": :math:`\|A A^\top - I\|_F^2` with the heads' attention A ``[H, S]`` of one query, mean over queries
-      (Lin et al. 2017, Eq. 8), see :func:`frobenius_penalty`;
-    - "subspaces": the mean cosine between the heads' values (Li et al. 2018, Eq. 7), see :func:`cosine_agreement`;
-    - "positions": the mean product of the heads' attention weights (Eq. 8), see :func:`position_agreement`;
-    - "outputs": the mean cosine between the heads' outputs (Eq. 9), see :func:`cosine_agreement`;
+    - "frobenius": :func:`frobenius_penalty`, the mean of :math:`\|A A^\top - I\|_F^2` (Lin et al. 2017, Eq. 8);
+    - "subspaces", "outputs": :func:`cosine_agreement`, the mean cosine between the heads' values or between their
+      outputs (Li et al. 2018, Eq. 7 and 9);
+    - "positions": :func:`position_agreement`, the mean product of the heads' attention weights (Eq. 8);
     - "parameters": the sum of cosines between the heads' weights in the projections (An et al. 2020, section C.6), see
-      :func:`parameter_agreement`; it does not depend on the data, so all examples get the same penalty. It is the first
-      of three steps from a penalty to repulsion in their Table 9; the second is ``RepulsiveAttention(kernel="cosine",
-      smoothing=False)``, the third ``RepulsiveAttention(kernel="cosine", offset=0.0)``.
+      :func:`parameter_agreement`; all examples get the same penalty. It is the first of three steps from a penalty to
+      repulsion in their Table 9; the others are ``RepulsiveAttention(kernel="cosine", smoothing=False)`` and
+      ``RepulsiveAttention(kernel="cosine", offset=0.0)``.
 
-    Each attention call adds the Pyro factor ``NAME.disagreement``, NAME being the call's name, with one term per
-    example. Attention weights are penalised before attention dropout; latent weights as sampled. At weight 0 the
-    network trains as without the penalty, bit for bit.
+    Each attention call NAME adds the Pyro factor ``NAME.disagreement``, with one term per example. Attention weights
+    are penalised before attention dropout, latent ones as sampled. At weight 0 the network trains as without the
+    penalty, bit for bit.
 
     Args:
         method: what is penalised: deviation of the heads' attention vectors from orthonormality ("frobenius"), or
@@ -188,9 +186,9 @@ class DisagreementAttention(Method):
         weight: weight w of the penalty in the objective, >= 0; Li et al. 2018 use 1.
         projections: for "parameters": projections whose weights are compared between heads.
         layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the
-            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
-            ``convert``.
-        attention: kind of attention calls whose heads are penalised; None leaves it to ``convert``.
+            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves the
+            choice to ``convert``.
+        attention: kind of attention calls whose heads are penalised; None leaves the choice to ``convert``.
 
     Raises:
         ValueError: an option is outside its range.

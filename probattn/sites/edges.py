@@ -105,7 +105,7 @@ class Edges(Layout):
         return _Remaining(self.index, self.num_nodes, ~nodes[self.source])
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> int:
-        """Heads times edges ("mean"), or heads times nodes with an incoming edge ("keys"); at least 1."""
+        """Divisor of the KL: heads times edges ("mean"), or heads times nodes with an incoming edge ("keys")."""
         return max(1, shape[1] * (len(self) if reduction == "mean" else self.num_targets))
 
     def _largest(self, scores: Tensor) -> Tensor:
@@ -189,8 +189,7 @@ class EdgeAttentionSite(LatentSite):
             W, ``[E, H]``, in the dtype of the scores.
 
         Raises:
-            RuntimeError: in training mode with gradients, outside Pyro's handlers (no guide, SVI or driver is active);
-                under ``torch.nn.DataParallel``; or in a traced pass.
+            RuntimeError: the cases of :meth:`probattn.sites.AttentionSite.forward`.
             ValueError: shapes do not fit, or a value of S set by a handler is negative or of a wrong shape.
         """
         self._refuse_unsupported(name)

@@ -128,8 +128,7 @@ def checkpoint_contexts(*resumptions: Resumption) -> Contexts:
     first run, such as the KL of its sites, still get their gradients.
 
     Args:
-        *resumptions: functions that return context managers, which restore further state, as from
-            :meth:`UpwardChain.remember`.
+        *resumptions: functions, as from :meth:`UpwardChain.remember`, that make contexts which restore more state.
 
     Returns:
         The context manager of the first run, which does nothing, and that of the second.
@@ -255,13 +254,12 @@ def compute_together(factors: Sequence[DeferredFactor]) -> None:
 def announce(
     name: str, compute: Callable[[], Tensor], batch_shape: torch.Size, *, training: bool, what: str
 ) -> None:
-    """Under a Pyro handler, registers the factor ``name``, which is computed when its log density is requested.
+    """Under a Pyro handler, registers the factor ``name``, computed when its density is requested; else does nothing.
 
-    In prediction, without a handler, it does nothing. ``compute`` returns the log factor of shape ``batch_shape``;
-    ``training`` is the calling module's mode, ``what`` names the factor in messages.
+    ``compute`` returns the log factor; ``training`` is the calling module's mode, ``what`` the factor in messages.
 
     Raises:
-        RuntimeError: ``training`` and gradients are on and there is no handler: training would omit the factor.
+        RuntimeError: in training mode with gradients, without a handler: training would omit the factor.
         ValueError: ``compute`` returns a tensor of another shape than ``batch_shape``.
     """
     if is_handled():

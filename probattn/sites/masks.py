@@ -151,7 +151,7 @@ class AttentionMask(Layout):
         return self._factors[key]
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
-        """Heads times allowed pairs of real queries ("mean") or real queries with a key ("keys"), ``[B]``, >= 1."""
+        """Divisor of the KL, ``[B]``: heads times allowed pairs of real queries ("mean") or real queries with keys."""
         valid = self._distinct.float()
         per_query = valid.sum(dim=-1) if reduction == "mean" else valid.amax(dim=-1)  # [B, 1 | H, 1 | T]
         per_query = per_query.sum(dim=1, keepdim=True) * (shape[1] // valid.shape[1])

@@ -80,12 +80,10 @@ class Method(Options):
     Attributes:
         kind: name of the method in the description of a saved network.
         section: name of the method's section in recipes.
-        key: name of networks with this method in records of experiments, unless they also have a method that precedes
-            it in :data:`METHODS`.
+        key: name in records of networks with this method, unless a method before it in :data:`METHODS` is present.
         recipe: how the section in recipes differs from the options.
         summarised: options that :meth:`summary` names.
-        measured: topics of the report on a network with this method: "posterior" (the posterior at each site),
-            "alignment" (the distance between queries and keys), "heads" (how heads differ), or a registered one.
+        measured: topics that reports on networks with this method add: "posterior", "alignment", "heads" or another.
 
     Example:
         >>> from probattn import AlignmentAttention
@@ -192,8 +190,7 @@ class MethodRegistry:
         """Adds the class of a method after the others and returns it; usable as a decorator.
 
         Raises:
-            TypeError: the class is not a dataclass with ``kind``, ``section`` and ``key``, or its docstring does not
-                describe every option under Args.
+            TypeError: not a dataclass with ``kind``, ``section`` and ``key``, or an option is not described under Args.
             ValueError: another method has the same ``kind`` or ``section``.
         """
         missing = [name for name in ("kind", "section", "key") if not hasattr(method, name)]

@@ -80,14 +80,13 @@ class _Source:
 class GlobalNoise(_Source):
     """Noise from torch's global generators, which ``pyro.set_rng_seed`` seeds.
 
-    On a CPU these generators only seed the noise of each tensor (NumPy's SFC64 makes it), so saving their state is
-    enough to repeat a run.
+    On a CPU these generators only seed the noise of each tensor; saving their state is enough to repeat a run.
     """
 
     draws = 1
 
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
-        """A function that writes, row by row, the next numbers; None if they cannot be made by row, as on a GPU."""
+        """A function that writes the next numbers, for ``like``, row by row; None if they are made otherwise (GPU)."""
         return _Streams(kind, [self._seed()], like) if _is_seeded(like) else None
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
@@ -114,8 +113,7 @@ class SeededNoise(_Source):
         mirrored: for each draw, whether 1 - u replaces u, and -n replaces n; empty for none.
 
     Attributes:
-        scratch: buffer that new numbers overwrite; set it only if the previous numbers are no longer needed. None
-            allocates new memory.
+        scratch: buffer that new numbers overwrite, for callers that no longer need the previous ones; else None.
 
     Raises:
         ValueError: no seeds, or, in use, a first dimension that P does not divide.
@@ -144,7 +142,7 @@ class SeededNoise(_Source):
         return len(self._seeds)
 
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
-        """A function that writes, row by row, the next numbers; None if they cannot be made by row, as on a GPU."""
+        """A function that writes the next numbers, for ``like``, row by row; None if they are made otherwise (GPU)."""
         if not _is_seeded(like) or not len(like) or len(like) % self.draws or any(self._mirrored):
             return None
         self._calls += 1

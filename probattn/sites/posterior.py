@@ -186,7 +186,7 @@ class SitePosterior:
 
     @property
     def method(self) -> BayesianAttention:
-        """The options."""
+        """Options of the attention method."""
         return self._method
 
     @property

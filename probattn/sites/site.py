@@ -175,7 +175,7 @@ class LatentSite(nn.Module):
 
 
 class AttentionSite(LatentSite):
-    r"""One attention module whose unnormalised weights S ``[B, H, T, S]`` are a latent Pyro variable.
+    r"""Site of an attention module: its unnormalised weights S ``[B, H, T, S]`` are a latent Pyro variable.
 
     Pyro's handlers around a call determine S:
 
@@ -187,7 +187,7 @@ class AttentionSite(LatentSite):
     At forbidden pairs W is 0, and S has no meaning.
 
     Args:
-        method: the options.
+        method: options of the attention method.
         spec: sizes and kind of the attention module.
         chain: the :class:`UpwardChain` to which this call is added; None for a new chain. A module that is called
             several times in a forward pass is added once more with ``join(chain)`` for each further call.

@@ -75,9 +75,8 @@ class UpwardChain:
     call empties it, and :meth:`clear` does if a pass ends early.
 
     Args:
-        unlinked: True while the call has not been joined with others by :func:`probattn.link`. A second unlinked call
-            in one pass is refused, because the two would not form a belief network; end ``__init__`` with
-            ``probattn.link(self)``, or with ``probattn.link(self, together=False)`` for separate paths.
+        unlinked: True while :func:`probattn.link` has not joined the call with others. A second unlinked call in a pass
+            is refused, because the two would not form a belief network (``link(self, together=False)`` allows it).
     """
 
     unlinked: bool = False
@@ -113,7 +112,7 @@ class UpwardChain:
 
     @property
     def current(self) -> UpwardPass | None:
-        """The current pass of this thread; None outside a pass."""
+        """The current forward pass of this thread through the chain; None outside a pass."""
         if not is_running(self._calls.get(threading.get_ident())):
             self.clear()  # an interrupt has left it behind
         return self._passes.get(threading.get_ident())
@@ -138,11 +137,7 @@ class UpwardChain:
         return UpwardCall(self, position, scores, layout, self.current)
 
     def outputs(self, position: int, started: UpwardPass, rows: int) -> UpwardOutputs:
-        """The outputs of a call for the first ``rows`` rows of the batch; the first request computes all calls.
-
-        They are softplus(f_k(h)) and softplus(f_lambda(h)), ``[rows, H, T, S]``, each None if the posterior does not
-        depend on it. A second request for the same call in a pass raises ``RuntimeError``.
-        """
+        """softplus(f_k(h)) and softplus(f_lambda(h)) of a call, ``[rows, H, T, S]``, or None; once in a pass."""
         if not started.outputs:
             started.outputs = self.compute(started, rows)
         outputs = started.outputs[position]
