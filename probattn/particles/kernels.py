@@ -331,12 +331,12 @@ class IdentityKernel(ParticleKernel, SteinKernel):
 
 
 class UnsmoothedKernel(ParticleKernel):
-    r"""The repulsion of another kernel, ``kernel``, with the gradient of each particle instead of the attraction.
+    r"""The repulsion of another kernel, while the attraction of each particle is its gradient alone.
 
     .. math:: \phi_i = -\nabla U(\theta_i) + \frac aM \sum_{j=1}^M \nabla_{\theta_j} \kappa(\theta_j, \theta_i)
 
-    is then :func:`~probattn.particles.svgd_direction`, without the smoothing of gradients over particles (An et al.
-    2020, section C.6 and Table 9). The particles do not approximate a posterior.
+    is the result of :func:`~probattn.particles.svgd_direction` with ``UnsmoothedKernel(kernel)``: gradients are not
+    smoothed over particles (An et al. 2020, section C.6 and Table 9), which do not approximate a posterior.
 
     Example:
         >>> from probattn.particles import CosineKernel, svgd_direction

@@ -256,7 +256,7 @@ def announce(
 ) -> None:
     """Under a Pyro handler, registers the factor ``name``, computed when its density is requested; else does nothing.
 
-    ``compute`` returns the log factor; ``training`` is the calling module's mode, ``what`` the factor in messages.
+    ``compute`` returns the log factor; ``training`` is the calling module's mode; ``what`` names the factor in errors.
 
     Raises:
         RuntimeError: in training mode with gradients, without a handler: training would omit the factor.

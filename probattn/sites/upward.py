@@ -76,7 +76,7 @@ class UpwardChain:
 
     Args:
         unlinked: True while :func:`probattn.link` has not joined the call with others. A second unlinked call in a pass
-            is refused, because the two would not form a belief network (``link(self, together=False)`` allows it).
+            is refused, because the two would not form a belief network (``link(net, together=False)`` allows it).
     """
 
     unlinked: bool = False
