@@ -1,7 +1,8 @@
-"""Positive distributions that live in log space, the closed-form divergences between them, and a smoothed likelihood.
+"""Positive distributions computed in log space, closed-form divergences between them, and a smoothed likelihood.
 
-Importing this package registers its Kullback-Leibler divergences with :func:`torch.distributions.kl_divergence`: of a
-Weibull from a gamma distribution (Zhang et al. 2021, section 3.2) and of log-normals, of torch and Pyro too.
+Importing this package registers two divergences with :func:`torch.distributions.kl_divergence`: that of a Weibull
+from a gamma distribution (Zhang et al. 2021a, section 3.2), and that of one log-normal distribution from another. The
+registered classes include those of torch and Pyro.
 """
 
 from probattn.distributions.log_normal import LogNormal, kl_lognormal_lognormal

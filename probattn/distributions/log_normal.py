@@ -35,10 +35,10 @@ class LogNormalParameters(NamedTuple):
 
 
 class LogNormal(LogSpaceDistribution, PyroLogNormal):
-    """Log-normal distribution: log S ~ Normal(loc, scale); a drop-in for Pyro's.
+    """Log-normal distribution, log S ~ Normal(loc, scale); a drop-in replacement for Pyro's ``LogNormal``.
 
-    The posterior of Bayesian attention modules (Fan et al. 2020, section 3.2). Parameters stay unexpanded
-    underneath, draws are positive and finite, and their logarithms exact.
+    One of the posteriors of Bayesian attention modules (Fan et al. 2020, section 3.2). Draws of S are positive and
+    finite, clamped to the range of the dtype; draws of log S are not clamped.
 
     Args:
         loc: Mean of log S; a number or a tensor, broadcastable with scale.
@@ -68,7 +68,7 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
         TransformedDistribution.__init__(self, normal, ExpTransform(), validate_args=validate_args)
 
     def expand(self, batch_shape: Sequence[int], _instance: "LogNormal | None" = None) -> "LogNormal":
-        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
+        """The same distribution with a larger batch shape; the stored parameters are not expanded."""
         new: LogNormal = self._get_checked_instance(LogNormal, _instance)
         new.unexpanded = self.unexpanded
         PyroLogNormal.expand(self, torch.Size(batch_shape), _instance=new)
@@ -81,7 +81,7 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
 
     @property
     def log_squared_cv(self) -> Tensor:
-        """log(exp(scale^2) - 1), of the scale's own shape."""
+        """log(exp(scale^2) - 1), in the shape in which ``scale`` was given."""
         square = self.unexpanded.scale.square()
         return square + torch.log(-torch.expm1(-square))
 
@@ -90,8 +90,8 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
     ) -> Tensor:
         """Draws log S = loc + scale * noise with gradients to the parameters.
 
-        The result has the shape sample_shape + batch_shape. The noise is drawn at least in float32, from the device's
-        global generator if none is given.
+        The result has the shape sample_shape + batch_shape. The standard normal noise is drawn at least in float32;
+        without ``generator``, from the device's global generator.
         """
         loc, scale = self.unexpanded.loc, self.unexpanded.scale
         dtype = computing_dtype(loc)
@@ -100,7 +100,7 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
         return torch.addcmul(loc.to(dtype), scale.to(dtype), noise).to(loc.dtype)
 
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
-        """The density log p(S) at S = exp(log_value): the normal density of log_value, less log_value."""
+        """The log density log p(S) at S = exp(log_value): the normal log density of log_value, minus log_value."""
         return self.base_dist.log_prob(log_value) - log_value
 
 
@@ -108,7 +108,7 @@ class LogNormal(LogSpaceDistribution, PyroLogNormal):
 def kl_lognormal_lognormal(p: TorchLogNormal, q: TorchLogNormal) -> Tensor:
     """KL(LogNormal(m, s) || LogNormal(m0, s0)) = log(s0 / s) + (s^2 + (m - m0)^2) / (2 s0^2) - 1/2 in nats.
 
-    The distributions are of this package, torch or Pyro; the divergence has their broadcast batch shape.
+    The distributions may be classes of this package, torch or Pyro; the result has their broadcast batch shape.
 
     Example:
         >>> from torch.distributions import LogNormal, kl_divergence

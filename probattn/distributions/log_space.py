@@ -22,12 +22,12 @@ def computing_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def finite_exp(log_value: Tensor) -> Tensor:
-    """Exponential that saturates just inside the range of the dtype: the result is positive and finite.
+    """The exponential of ``log_value``, clamped to the range of its dtype; the result is positive and finite.
 
-    Where it saturates the gradient is zero. Any shape, any floating dtype.
+    The gradient is 0 where the result is clamped. ``log_value`` has any shape and any floating dtype.
 
     Returns:
-        exp(log_value) between the smallest normal and the largest number of the dtype, same shape and dtype.
+        exp(log_value), of the same shape and dtype, between the smallest normal and the largest number of the dtype.
 
     Example:
         >>> finite_exp(torch.tensor([-1e4, 0.0, 1e4]))
@@ -48,17 +48,16 @@ def log_standard_exponential(
 ) -> Tensor:
     """Draws log E with E ~ Exponential(1): log(-log u) with u uniform on (0, 1).
 
-    u is exact up to the resolution of the dtype and clamped from below by its machine epsilon. Half precision
-    has too few numbers for that: the draw is then made, and returned, in float32.
+    u is clamped from below to the machine epsilon of the dtype, so -log u is at most about 15.9 in float32.
 
     Args:
         shape: Shape of the draw.
-        dtype: Floating dtype; float16 and bfloat16 give float32.
+        dtype: Floating dtype; for float16 and bfloat16 the draw is made and returned in float32.
         device: Device of the draw.
         generator: Source of randomness; the device's global one if None.
 
     Returns:
-        Tensor of the shape. -log E is a standard Gumbel variable.
+        log E, a tensor of shape ``shape``; -log E is a standard Gumbel variable.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -98,13 +97,13 @@ class _LogGamma1pReciprocal(torch.autograd.Function):
 def log_gamma_1p_reciprocal(concentration: Tensor) -> Tensor:
     """The logarithm of Gamma(1 + 1/k): the log-mean of a Weibull variable of unit scale and concentration k.
 
-    Zhang et al. 2021, section 3.2. Costs one log-gamma forward and one digamma backward.
+    Source: Zhang et al. 2021a, section 3.2. The forward pass evaluates one log-gamma, the backward pass one digamma.
 
     Args:
         concentration: k > 0, any shape, any floating dtype. Half precision is computed in float32.
 
     Returns:
-        Same shape and dtype. In float32 the error is of the order of the rounding of the result.
+        log Gamma(1 + 1/k), of the shape and dtype of ``concentration``.
 
     Example:
         >>> log_gamma_1p_reciprocal(torch.tensor([0.4, 2.0]))
@@ -147,15 +146,15 @@ class _LogWeibullSample(torch.autograd.Function):
 def log_weibull_sample(log_scale: Tensor, concentration: Tensor, log_exponential: Tensor) -> Tensor:
     """A Weibull draw from exponential noise by inversion: log S = log lambda + log E / k.
 
-    Zhang et al. 2021, section 3.2, with E = -log(1 - u).
+    Source: Zhang et al. 2021a, section 3.2, where E = -log(1 - u) with u uniform on (0, 1).
 
     Args:
-        log_scale: log lambda, broadcastable with the others.
+        log_scale: log lambda, broadcastable with the other arguments.
         concentration: k > 0.
         log_exponential: log E, from :func:`log_standard_exponential`.
 
     Returns:
-        log S of the broadcast shape and the promoted dtype, at least float32.
+        log S, of the broadcast shape and the promoted dtype of the arguments, at least float32.
 
     Example:
         >>> log_weibull_sample(torch.tensor(1.0), torch.tensor(2.0), torch.tensor([-1.0, 0.0, 1.0]))
@@ -255,24 +254,23 @@ def weibull_gamma_kl(
 ) -> Tensor:
     """KL(Weibull(k, lambda) || Gamma(alpha, beta)), elementwise, in nats.
 
-    Zhang et al. 2021, section 3.2, with g the Euler-Mascheroni constant:
-    g alpha / k - alpha log lambda + log k + beta lambda Gamma(1 + 1/k) - g - 1 - alpha log beta + log Gamma(alpha),
-    where lambda Gamma(1 + 1/k) = exp(log_mean) and log Gamma(alpha) = log Gamma(1 + alpha) - log alpha. The
-    log-gamma runs on log_alpha as it is given, so a prior shared by rows should come unexpanded: [B,H,1,S]
-    against [B,H,T,S].
+    Zhang et al. 2021a, section 3.2, with g the Euler-Mascheroni constant: g alpha / k - alpha log lambda + log k + beta
+    lambda Gamma(1 + 1/k) - g - 1 - alpha log beta + log Gamma(alpha), where lambda Gamma(1 + 1/k) = E[S] =
+    exp(log_mean) and log Gamma(alpha) = log Gamma(1 + alpha) - log alpha. The log-gamma is evaluated in the shape of
+    log_alpha; pass a prior that all queries share as [B, H, 1, S], not expanded to [B, H, T, S].
 
-    The mean is an argument of its own because the caller usually has its logarithm exactly; gradients treat
-    log_mean, log_scale and concentration as independent, and autograd joins them.
+    The function differentiates with respect to log_mean, log_scale and concentration as independent arguments;
+    autograd adds the contributions where the caller computed one of them from another.
 
     Args:
-        log_mean: log E[S], broadcastable with the others.
+        log_mean: log E[S], broadcastable with the other arguments.
         log_scale: log lambda, finite.
         concentration: k > 0.
-        log_alpha: log alpha of the prior, as small as wanted.
+        log_alpha: log alpha of the prior; may be below the logarithm of the smallest float.
         rate: beta > 0 of the prior.
 
     Returns:
-        The divergence, broadcast shape and promoted dtype; half precision is computed in float32.
+        The divergence, of the broadcast shape and promoted dtype; half precision is computed in float32.
 
     Example:
         >>> one = torch.tensor(1.0)

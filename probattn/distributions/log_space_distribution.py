@@ -47,10 +47,10 @@ def carried_weights(value: Tensor, mask: Any) -> Tensor | None:
 
 
 class LogSpaceDistribution(Distribution):
-    """A distribution on (0, inf) whose draws and densities are computed through the logarithm.
+    """Base class of distributions on (0, inf) whose draws and densities are computed through the logarithm.
 
-    Draws are clamped to the positive finite numbers of their dtype; their logarithms, from :meth:`log_rsample`,
-    are exact. Means, variances and standard deviations saturate likewise. A subclass gives :meth:`log_rsample`,
+    Draws of S, means, variances and standard deviations are clamped to the positive finite numbers of their dtype;
+    draws of log S, from :meth:`log_rsample`, are not clamped. A subclass implements :meth:`log_rsample`,
     :meth:`log_prob_of_log`, :attr:`log_mean` and :attr:`log_squared_cv`.
     """
 
@@ -61,7 +61,7 @@ class LogSpaceDistribution(Distribution):
     @property
     @abstractmethod
     def log_mean(self) -> Tensor:
-        """The logarithm of the mean, of the batch shape."""
+        """The logarithm of the mean; its shape is the batch shape."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class LogSpaceDistribution(Distribution):
 
     @property
     def log_variance(self) -> Tensor:
-        """The logarithm of the variance, of the batch shape."""
+        """The logarithm of the variance; its shape is the batch shape."""
         return 2 * self.log_mean + self.log_squared_cv
 
     @abstractmethod
@@ -81,10 +81,10 @@ class LogSpaceDistribution(Distribution):
 
     @abstractmethod
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
-        """The density log p(S) at S = exp(log_value), as a density of S; add log_value for the density of log S."""
+        """The log density log p(S) at S = exp(log_value). Adding log_value gives the log density of log S."""
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        """The same distribution with a larger batch shape; parameters stay unexpanded underneath."""
+        """The same distribution with a larger batch shape; the stored parameters are not expanded."""
         new: Self = self._get_checked_instance(type(self), _instance)
         new.unexpanded = self.unexpanded
         for name in self.arg_constraints:
@@ -96,17 +96,17 @@ class LogSpaceDistribution(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """The mean, saturated to the positive finite numbers of the dtype."""
+        """The mean, clamped to the positive finite numbers of the dtype."""
         return finite_exp(self.log_mean)
 
     @property
     def variance(self) -> Tensor:
-        """The variance, saturated to the positive finite numbers of the dtype."""
+        """The variance, clamped to the positive finite numbers of the dtype."""
         return finite_exp(self.log_variance)
 
     @property
     def stddev(self) -> Tensor:
-        """The standard deviation, saturated to the positive finite numbers of the dtype."""
+        """The standard deviation, clamped to the positive finite numbers of the dtype."""
         return finite_exp(self.log_variance / 2)
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
@@ -119,7 +119,7 @@ class LogSpaceDistribution(Distribution):
         return exp_carrying_log(self.log_rsample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The density log p(S) at a positive value; shape of the value broadcast with the batch shape."""
+        """The log density log p(S) at a positive S, ``value``, whose shape is broadcast with the batch shape."""
         if self._validate_args:
             self._validate_sample(value)
         return self.log_prob_of_log(carried_log(value))

@@ -13,30 +13,29 @@ from torch.nn.functional import cross_entropy
 
 
 class SmoothedCategorical(TorchDistribution):
-    r"""Classes whose observed value is uncertain: smoothed, or a distribution over classes; weighted by class.
+    r"""Categorical likelihood with label smoothing, soft labels and class weights.
 
-    With p the softmax of the logits over V classes, the log density of an observed class y is the mean of
-    :math:`\log p` over what the class may be in truth: y itself or, with probability :math:`\epsilon`, any of the V
-    alike (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with :math:`\epsilon = 0.1`). A soft label
-    is a distribution t over the classes (votes of annotators, a teacher's probabilities; Hinton et al. 2015). With
-    weights w of the classes
+    With p the softmax of the logits over V classes, the log-likelihood of an observed class y is the mean of
+    :math:`\log p` over the possible true classes: y with probability :math:`1 - \epsilon`, else one of the V classes
+    drawn uniformly (Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4, with :math:`\epsilon = 0.1`). A
+    soft label is a distribution t over the classes (votes of annotators, a teacher's probabilities; Hinton et al.
+    2015). With weights w of the classes
 
     .. math:: \ell(t) = \sum_v w_v \Big((1 - \epsilon)\, t_v + \frac{\epsilon}{V}\Big) \log p_v,
-        \quad t_v = [v = y] \text{ of a class } y.
+        \quad t_v = [v = y] \text{ for a class } y.
 
-    It is the negative of ``torch.nn.functional.cross_entropy(..., weight=w, label_smoothing=epsilon)`` without
-    reduction, computed by that function. With :math:`\epsilon = 0` and no weights it is, of a class, the log density
-    of ``Categorical``. Otherwise it is no density of y, so perplexities are computed without. Draws are those of
-    ``Categorical``.
+    The value is the negative of ``torch.nn.functional.cross_entropy(..., weight=w, label_smoothing=epsilon)`` without
+    reduction. For a class label (not a soft one), :math:`\epsilon = 0` and no weights it is the log density of
+    ``Categorical``; otherwise it is not the log of a normalised density of y. Samples are classes drawn from p.
 
     Args:
         logits: ``[..., V]``, floating-point.
         smoothing: :math:`\epsilon` in [0, 1).
-        class_weights: w, ``[V]``; 1 for all if None.
-        validate_args: whether to check the logits, and observed classes; torch's default if None.
+        class_weights: w, ``[V]``; 1 for every class if None.
+        validate_args: whether to check the logits and the observed classes; torch's default if None.
 
     Raises:
-        ValueError: ``smoothing`` outside [0, 1), no dimension of classes, or logits that are not numbers.
+        ValueError: ``smoothing`` is outside [0, 1), ``logits`` has no dimension, or a checked logit is NaN.
 
     Example:
         >>> likelihood = SmoothedCategorical(torch.tensor([0.0, 0.0]), smoothing=0.1)
@@ -84,15 +83,15 @@ class SmoothedCategorical(TorchDistribution):
 
     @property
     def mode(self) -> Tensor:
-        """The most likely class, int64 ``batch_shape``."""
+        """The most probable class, int64, of shape ``batch_shape``."""
         return self.logits.argmax(dim=-1)
 
     def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
-        """Draws classes from the softmax, without smoothing: int64 ``sample_shape + batch_shape``."""
+        """Draws classes from p, without smoothing: int64, of shape ``sample_shape + batch_shape``."""
         return Categorical(logits=self.logits).sample(torch.Size(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of classes, int64, or of soft labels, floats ``[..., V]``, broadcast with the batch shape."""
+        """The log-likelihood of classes ``[...]`` (integers) or soft labels ``[..., V]`` (floats), broadcast."""
         soft = value.is_floating_point()
         if self._validate_args and not soft:
             self._validate_sample(value)

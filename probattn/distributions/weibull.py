@@ -34,17 +34,17 @@ class GammaParameters(NamedTuple):
 
 
 class Gamma(LogSpaceDistribution, PyroGamma):
-    """Gamma distribution of concentration (shape) alpha and rate beta; a drop-in for Pyro's.
+    """Gamma distribution of concentration (shape) alpha and rate beta; a drop-in replacement for Pyro's ``Gamma``.
 
-    p(s) = beta^alpha s^(alpha-1) exp(-beta s) / Gamma(alpha). Exactly one of concentration and log_concentration
-    is given. Concentrations far below the smallest float are meaningful: draws and densities are computed in
-    log space, and the parameters stay unexpanded underneath, so that a divergence evaluates log Gamma(alpha) on
-    [B,H,1,S] when the batch shape has been expanded to [B,H,T,S].
+    p(s) = beta^alpha s^(alpha-1) exp(-beta s) / Gamma(alpha). Draws and densities are computed in log space, so alpha
+    may be far below the smallest float if ``log_concentration`` is given. The parameters are stored in the shapes in
+    which they were given: if these are [B, H, 1, S] and the distribution is expanded to [B, H, T, S], a divergence
+    evaluates log Gamma(alpha) on [B, H, 1, S] only.
 
     Args:
         concentration: alpha > 0; a number or a tensor, broadcastable with rate.
         rate: beta > 0.
-        log_concentration: log alpha.
+        log_concentration: log alpha, instead of ``concentration``.
         validate_args: Whether to check the parameters; torch's default if None.
 
     Raises:
@@ -86,7 +86,7 @@ class Gamma(LogSpaceDistribution, PyroGamma):
 
     @lazy_property
     def concentration(self) -> Tensor:
-        """alpha, no smaller than the smallest normal number of the dtype."""
+        """alpha, clamped from below to the smallest normal number of the dtype."""
         log_concentration = self.unexpanded.log_concentration
         tiny = torch.finfo(log_concentration.dtype).tiny
         return log_concentration.exp().clamp(min=tiny).expand(self.batch_shape)
@@ -103,17 +103,17 @@ class Gamma(LogSpaceDistribution, PyroGamma):
 
     @property
     def log_squared_cv(self) -> Tensor:
-        """-log alpha, of alpha's own shape."""
+        """-log alpha, in the shape in which alpha was given."""
         return -self.unexpanded.log_concentration
 
     def log_rsample(
         self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws log S = log G - log beta + log U / alpha with G ~ Gamma(alpha + 1, 1), U uniform.
+        """Draws log S = log G - log beta + log U / alpha with G ~ Gamma(alpha + 1, 1) and U uniform on (0, 1).
 
-        (Marsaglia & Tsang 2000, section 6.) Gradients are implicit (Figurnov et al. 2018). The result has the shape
-        sample_shape + batch_shape and is finite: 1/alpha saturates at 1e34. Without a generator the device's global
-        one is used.
+        Source: Marsaglia & Tsang 2000, section 6. Gradients with respect to the parameters are implicit (Figurnov et
+        al. 2018). The result has the shape sample_shape + batch_shape; it is finite because 1 / alpha is bounded by
+        exp(80), about 5.5e34. Without ``generator`` the device's global generator is used.
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         dtype = computing_dtype(self.rate)
@@ -128,9 +128,9 @@ class Gamma(LogSpaceDistribution, PyroGamma):
         return log_value.to(self.rate.dtype)
 
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
-        """The density log p(S) at S = exp(log_value).
+        """The log density log p(S) at S = exp(log_value).
 
-        alpha log beta + (alpha - 1) log S - beta S - log Gamma(1 + alpha) + log alpha.
+        It is alpha log beta + (alpha - 1) log S - beta S - log Gamma(1 + alpha) + log alpha.
         """
         log_concentration, rate = self.unexpanded.log_concentration, self.unexpanded.rate
         concentration = log_concentration.exp()
@@ -165,21 +165,22 @@ class WeibullParameters:
 class Weibull(LogSpaceDistribution, TorchDistribution):
     r"""Weibull distribution of scale lambda and concentration (shape) k.
 
-    p(s) = (k / lambda) (s / lambda)^(k-1) exp(-(s / lambda)^k), so that log S = log lambda + log E / k with
-    E ~ Exponential(1) (Zhang et al. 2021, section 3.2). Exactly one of scale, log_scale and log_mean is given.
-    Nothing is computed outside log space: the logarithms are exact where S itself would overflow or underflow.
-    Parameters are kept as they were given, unexpanded, so a concentration shared by all elements costs one
-    log-gamma in all; they are read from the attribute unexpanded.
+    p(s) = (k / lambda) (s / lambda)^(k-1) exp(-(s / lambda)^k); log S = log lambda + log E / k with E ~ Exponential(1)
+    (Zhang et al. 2021a, section 3.2). Exactly one of scale, log_scale and log_mean must be given. Draws and densities
+    are computed in log space, so logarithms are correct where S itself would overflow or underflow. The parameters are
+    stored in the shapes in which they were given (attribute ``unexpanded``); a concentration shared by all elements
+    costs a single log-gamma.
 
     Args:
         scale: lambda > 0; a number or a tensor, broadcastable with concentration.
-        concentration: k > 0.
-        log_scale: log lambda.
-        log_mean: log E[S] = log lambda + log Gamma(1 + 1/k), kept exactly.
+        concentration: k > 0; required.
+        log_scale: log lambda, instead of ``scale``.
+        log_mean: log E[S] = log lambda + log Gamma(1 + 1/k), instead of ``scale``.
         validate_args: Whether to check the parameters; torch's default if None.
 
     Raises:
-        ValueError: If not exactly one location is given, no concentration is given, or a parameter is invalid.
+        ValueError: If not exactly one of scale, log_scale and log_mean is given, no concentration is given, or a
+            parameter is invalid.
         TypeError: If the parameters are not floating-point.
 
     Example:
@@ -221,7 +222,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
 
     @lazy_property
     def scale(self) -> Tensor:
-        """lambda, saturated to the positive finite numbers of the dtype."""
+        """lambda, clamped to the positive finite numbers of the dtype."""
         return finite_exp(self.unexpanded.log_scale).expand(self.batch_shape)
 
     @lazy_property
@@ -231,19 +232,19 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
 
     @lazy_property
     def log_mean(self) -> Tensor:
-        """The logarithm of the mean, log lambda + log Gamma(1 + 1/k); exactly what was given, if it was."""
+        """The logarithm of the mean, log lambda + log Gamma(1 + 1/k), or ``log_mean`` as given to the constructor."""
         return self.unexpanded.log_mean.expand(self.batch_shape)
 
     @property
     def log_squared_cv(self) -> Tensor:
-        """log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1), of k's own shape; finite where the ratio is not."""
+        """log(Gamma(1 + 2/k) / Gamma(1 + 1/k)^2 - 1), in the shape in which k was given; the ratio may overflow."""
         concentration = self.unexpanded.concentration
         excess = log_gamma_doubling_excess(concentration.to(computing_dtype(concentration)).reciprocal())
         return (excess + torch.log(-torch.expm1(-excess))).to(concentration.dtype)
 
     @property
     def mode(self) -> Tensor:
-        """The mode, lambda ((k - 1) / k)^(1/k), and 0 for k <= 1."""
+        """The mode: lambda ((k - 1) / k)^(1/k) for k > 1, else 0."""
         concentration = self.concentration
         inside = concentration > 1
         safe = torch.where(inside, concentration, 2.0)
@@ -253,10 +254,10 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
     def log_rsample(
         self, sample_shape: Sequence[int] = torch.Size(), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws log S exactly, by inversion of the distribution function, with gradients to the parameters.
+        """Draws log S by inversion of the distribution function, with gradients to the parameters.
 
-        The result has the shape sample_shape + batch_shape and is finite. The noise is drawn at least in float32,
-        from the device's global generator if none is given.
+        The result has the shape sample_shape + batch_shape. The uniform noise is drawn at least in float32; without
+        ``generator``, from the device's global generator.
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         log_scale, concentration = self.unexpanded.log_scale, self.unexpanded.concentration
@@ -265,7 +266,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         return log_weibull_sample(log_scale, concentration, noise).to(concentration.dtype)
 
     def log_prob_of_log(self, log_value: Tensor) -> Tensor:
-        """The density log p(S) at S = exp(log_value): log k - log S + z - exp(z) with z = k (log S - log lambda)."""
+        """The log density at S = exp(log_value): log k - log S + z - exp(z) with z = k (log S - log lambda)."""
         exponent = self.unexpanded.concentration * (log_value - self.log_scale)
         # Where exp(z) is infinite the density is 0. Its gradient would be infinite too, and a mask cannot undo that.
         limit = math.log(torch.finfo(exponent.dtype).max)
@@ -273,17 +274,17 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
         return self.unexpanded.concentration.log() - log_value + exponent.clamp(max=limit) - tail
 
     def cdf(self, value: Tensor) -> Tensor:
-        """P(S <= value) = 1 - exp(-(value / lambda)^k)."""
+        """The distribution function P(S <= value) = 1 - exp(-(value / lambda)^k)."""
         if self._validate_args:
             self._validate_sample(value)
         return -torch.expm1(-torch.exp(self.concentration * (value.log() - self.log_scale)))
 
     def icdf(self, value: Tensor) -> Tensor:
-        """The value whose distribution function is the argument, a probability."""
+        """The quantile lambda (-log(1 - p))^(1/k) of a probability p, ``value``."""
         return torch.exp(self.log_scale + torch.log(-torch.log1p(-value)) / self.concentration)
 
     def entropy(self) -> Tensor:
-        """Differential entropy in nats: g (1 - 1/k) + log lambda - log k + 1."""
+        """Differential entropy in nats: g (1 - 1/k) + log lambda - log k + 1, g the Euler-Mascheroni constant."""
         concentration = self.unexpanded.concentration
         shape_term = EULER_MASCHERONI * (1 - concentration.reciprocal()) - concentration.log() + 1
         return self.log_scale + shape_term
@@ -294,7 +295,7 @@ class Weibull(LogSpaceDistribution, TorchDistribution):
 def kl_weibull_gamma(p: Weibull | TorchWeibull, q: TorchGamma) -> Tensor:
     """KL(Weibull(k, lambda) || Gamma(alpha, beta)) in nats, by :func:`probattn.distributions.weibull_gamma_kl`.
 
-    ``p`` and ``q`` are of this package, torch or Pyro; the divergence has their broadcast batch shape.
+    ``p`` and ``q`` may be classes of this package, torch or Pyro; the result has their broadcast batch shape.
 
     Example:
         >>> from torch.distributions import Gamma, Weibull, kl_divergence

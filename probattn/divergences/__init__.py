@@ -1,4 +1,8 @@
-"""Divergences between the queries and keys of attention heads, and the small networks that some of them train."""
+"""Divergences between the queries and keys of attention heads, and the small networks that some of them train.
+
+B is the batch, H the number of heads, T of queries, S of keys, D the size of a head. "The authors' code" is that of
+Zhang et al. 2021b, on alignment attention.
+"""
 
 from probattn.divergences.adversarial import (
     adversarial,

@@ -30,7 +30,7 @@ class _ScaledGradient(torch.autograd.Function):
 
 
 def scale_gradient(tensor: Tensor, factor: float) -> Tensor:
-    """The tensor itself, of any shape; its gradient is multiplied by ``factor`` on the way back.
+    """Returns ``tensor``, of any shape, unchanged; multiplies its gradient by ``factor`` in the backward pass.
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
@@ -42,11 +42,11 @@ def scale_gradient(tensor: Tensor, factor: float) -> Tensor:
 
 
 def gradient_reversal(tensor: Tensor, strength: float = 1.0) -> Tensor:
-    r"""The tensor itself; its gradient is multiplied by ``-strength`` on the way back (Ganin et al. 2016).
+    r"""Returns ``tensor`` unchanged; multiplies its gradient by ``-strength`` in the backward pass (Ganin et al. 2016).
 
-    Modules before the layer ascend the objective that those behind it descend. An adversary inside a
-    differentiable function has one on its output, so that its own parameters ascend, and another on its input, so that
-    whatever feeds it descends again. The tensor may have any shape.
+    If a loss of the result is minimised, the parameters from which ``tensor`` was computed maximise it. An adversary
+    in a loss needs two reversals: one on its output, so its parameters maximise the loss, and one on its input, so
+    what feeds it minimises the loss again. The tensor may have any shape.
 
     Example:
         >>> x = torch.ones(2, requires_grad=True)
@@ -71,17 +71,16 @@ def adversarial(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    r"""Adversarial divergence: the objective of a discriminator between queries and keys (Zhang et al. 2021, Eq. 2).
+    r"""Adversarial divergence: the objective of a discriminator between queries and keys (Zhang et al. 2021b, Eq. 2).
 
-    .. math:: L = \mathbb E_{q}[\log D(q)] + \mathbb E_{k}[\log(1 - D(k))], \qquad
-        \min_{Q, K} \max_D L,
+    .. math:: L = \mathbb E_{q}[\log D(q)] + \mathbb E_{k}[\log(1 - D(k))], \qquad \min_{Q, K} \max_D L,
 
-    the expectations over the tokens of one head and one sample. Minimise the returned value: gradient reversal on both
-    sides of the discriminator lets its parameters ascend while queries and keys, both, descend. L <= 0; where nothing
-    can be distinguished the best D is 1/2 and L is -2 log 2.
+    with expectations over the tokens of one head and one example. Minimise the returned value: gradient reversal on
+    input and output of the discriminator makes its parameters maximise L while queries and keys minimise it. L <= 0;
+    if queries and keys have the same distribution, the best D is 1/2 and L is -2 log 2.
 
-    ``discriminator`` maps ``[..., D]`` to logits ``[...]``, such as :class:`Discriminator`. The other arguments, the
-    result ``[B, H]`` and the errors are those of :func:`mmd`.
+    ``discriminator`` maps ``[..., D]`` to logits ``[...]``, as :class:`Discriminator` does; otherwise ``ValueError``.
+    The other arguments, the result ``[B, H]`` and the other errors are those of :func:`mmd`.
 
     Example:
         >>> import torch
@@ -122,7 +121,7 @@ def conditional_transport(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    r"""Expected cost of transport by learned conditional plans, both ways (Zheng & Zhou 2021; Zhang et al., Eq. 4).
+    r"""Expected cost of learned transport in both directions (Zheng & Zhou 2021; Zhang et al. 2021b, Eq. 4).
 
     .. math::
         L &= w\, \mathbb E_{q}\, \mathbb E_{\pi_K(k \mid q)}[c(q, k)]
@@ -131,14 +130,13 @@ def conditional_transport(
         \pi_Q(q_i \mid k_j) \propto_i \exp(\tau_\phi(k_j)^\top \tau_\phi(q_i)), \\
         c(q, k) &= 1 - \cos(\tau_\eta(k), \tau_\eta(q)),
 
-    over the tokens of one head and one sample. Minimise the returned value: queries, keys and the navigator
-    :math:`\tau_\phi` descend, and gradient reversal on both sides of the critic :math:`\tau_\eta` lets its parameters
-    ascend. Value and gradient are computed in one sweep over the heads, which holds the costs of few of them at a time.
-    L lies in [0, 2]; a critic vector of length 0 costs 1. A derivative of the gradient raises ``RuntimeError``.
-
-    ``navigator`` maps ``[..., D]`` to ``[..., E]``, such as :class:`Navigator`, ``critic`` to ``[..., F]``, such as
-    :class:`Critic`; ``forward_weight`` is w in [0, 1], the share of the direction from queries to keys. The other
-    arguments, the result ``[B, H]`` and the errors are those of :func:`mmd`.
+    over the tokens of one head and one example. Minimise the returned value: queries, keys and the navigator
+    :math:`\tau_\phi` then minimise L, while gradient reversal on input and output of the critic :math:`\tau_\eta` makes
+    its parameters maximise L. L lies in [0, 2]; a pair in which a critic vector is 0 costs 1. Second derivatives raise
+    ``RuntimeError``. ``navigator`` maps ``[..., D]`` to ``[..., E]``, as :class:`Navigator` does, ``critic`` to
+    ``[..., F]``, as :class:`Critic` does. ``forward_weight`` is w, the weight of the transport from queries to keys;
+    outside [0, 1] it raises ``ValueError``. The other arguments, the result ``[B, H]`` and the other errors are those
+    of :func:`mmd`.
 
     Example:
         >>> from probattn.divergences import Critic, Navigator

@@ -26,30 +26,30 @@ def mmd(
         L = \mathbb E_{q, q'}\, \kappa(q, q') + \mathbb E_{k, k'}\, \kappa(k, k') - 2\, \mathbb E_{q, k}\, \kappa(q, k),
         \qquad \kappa(x, y) = \exp\left(-\frac{|x - y|^2}{2 \sigma^2}\right),
 
-    over the tokens of one head and one sample. As a divergence to minimise it takes every pair, a token with itself
-    included: then L >= 0, and 0 for equal sets. To measure, leave those pairs out (``unbiased=True``): the biased value
-    has a floor of about 2/n without information, and at a small bandwidth is nearly all of it.
+    with expectations over the tokens of one head and one example. By default they include the pairs of a token with
+    itself, so L >= 0, and 0 for equal sets; minimise this value. To measure, use ``unbiased=True``, which omits these
+    pairs: with n queries and n keys they add 2/n to L, nearly all of it if the bandwidth is small.
 
-    Shrinking queries and keys lowers L, and so does a constant shift of the keys of a head, which the softmax over keys
-    does not see: show norms with it, and the value ``centred`` as well as raw.
+    Shrinking queries and keys lowers L. A shift of all keys of a head by the same vector may also lower it, although
+    attention weights do not change; report the norms with L, and also L with ``centred=True``.
 
     Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a token that counts; for both where T = S.
+        query: ``[B, H, T, D]``, floating-point.
+        key: ``[B, H, S, D]``, floating-point.
+        mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for real tokens, for queries and keys at once; needs T = S.
         bandwidth: sigma > 0, a number or broadcastable to ``[B, H]``; :func:`median_bandwidth` gives one per head.
-        unbiased: leave out pairs of a token with itself. The value may be negative, and is 0 where either set has fewer
-            than two tokens.
-        centred: remove :func:`mean_difference`, that of this call's tokens, from the keys first.
-        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, in place of ``mask``.
-        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, in place of ``mask``.
+        unbiased: whether to omit the pairs of a token with itself. The value may be negative; it is 0 if either set has
+            fewer than two tokens.
+        centred: whether to subtract the :func:`mean_difference` of these queries and keys from the keys first.
+        query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, for queries alone; not together with ``mask``.
+        key_mask: bool ``[B, S]`` or ``[B, 1 | H, S]``, for keys alone; not together with ``mask``.
 
     Returns:
-        ``[B, H]``, at least float32; 0 without any query or key that counts.
+        ``[B, H]``, at least float32; 0 if all queries or all keys are masked.
 
     Raises:
-        TypeError: a mask is not bool.
-        ValueError: shapes do not fit, or a bandwidth that is not positive.
+        TypeError: queries or keys are not floating-point, or a mask is not bool.
+        ValueError: shapes do not fit, ``mask`` is given with another mask, or a bandwidth is not positive and finite.
 
     Example:
         >>> q = torch.zeros(1, 1, 4, 2)
@@ -84,13 +84,13 @@ def mean_difference(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """Mean key minus mean query of each head, over all tokens of the batch that count.
+    """Mean key minus mean query of each head, over all unmasked tokens of the batch.
 
-    Subtracted from the keys, it leaves attention as it was: the scores of a query all move alike. Arguments are those
-    of :func:`mmd`.
+    Subtracting it from the keys changes no attention weight, because it shifts all scores of a query by the same
+    number. Arguments and errors are those of :func:`mmd`.
 
     Returns:
-        ``[H, D]``; a head without any token that counts has zeros for that mean.
+        ``[H, D]``; a mean over no tokens counts as 0.
 
     Example:
         >>> q = torch.randn(3, 2, 5, 4)
@@ -109,16 +109,16 @@ def median_bandwidth(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    """The median heuristic: per head, the median distance between two tokens of one sample, queries and keys pooled.
+    """The median heuristic: per head, the median distance between two tokens of one example, queries and keys pooled.
 
-    Freeze it on the network before it is aligned: measured again, it would shrink with queries and keys and hide the
-    change. Arguments are those of :func:`mmd`.
+    Compute the bandwidth once, before alignment: a bandwidth that is measured again shrinks with queries and keys and
+    hides that they shrink. Arguments and other errors are those of :func:`mmd`.
 
     Returns:
         ``[H]``, without gradient.
 
     Raises:
-        ValueError: a head has no two tokens at a distance, so that there is no bandwidth.
+        ValueError: the median distance of a head is 0, or there are no two tokens.
 
     Example:
         >>> q = torch.tensor([[[[0.0], [3.0]]]])

@@ -39,12 +39,12 @@ def _linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear
 
 
 class Highway(nn.Module):
-    r"""A highway layer (Srivastava et al. 2015; Zhang et al. 2021, section 2.3.1).
+    r"""A highway layer with linear maps :math:`\Phi` (Srivastava et al. 2015; Zhang et al. 2021b, section 2.3.1).
 
     .. math:: I_x = \tau \odot \mathrm{ReLU}(\Phi_h(x)) + (1 - \tau) \odot x, \qquad \tau = \sigma(\Phi_\tau(x)).
 
     Args:
-        size: D.
+        size: D, the size of input and output.
         generator: source of the initial weights; torch's global one by default.
 
     Raises:
@@ -61,7 +61,7 @@ class Highway(nn.Module):
         self.maps = _linear(size, 2 * size, generator)  # both maps in one product
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., D]`` to ``[..., D]``."""
+        """Maps ``[..., D]`` to ``[..., D]``; another last dimension raises ``ValueError``."""
         gate, value = self.maps(_checked("Highway", x, self.maps.in_features)).chunk(2, dim=-1)
         return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
 
@@ -112,21 +112,22 @@ class _TwoLayers(nn.Module):
 
 
 class Discriminator(_TwoLayers):
-    r"""Discriminator between queries and keys: the logit of D(x), the probability that x is a query (section 2.3.1).
+    r"""Discriminator between queries and keys; returns the logit of D(x), the probability that x is a query.
 
     .. math:: D(x) = \sigma(\Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x))))
 
-    with the highway :math:`I_x`, or without it :math:`\sigma(\Phi_2(\mathrm{ReLU}(\Phi_1(x))))` (section B.1.2). One
-    serves all heads of a layer. The authors' code has ReLU behind a highway of one map.
+    with linear layers :math:`\Phi` and the highway :math:`I_x` of :class:`Highway` (Zhang et al. 2021b, section 2.3.1;
+    the slope of the LeakyReLU, 0.01, is not in the paper). All heads of a layer share one discriminator.
 
     Args:
-        head_dim: D.
+        head_dim: D, the size of a head.
         hidden: width of the hidden layer; D by default.
-        kind: "highway", "mlp" for the single MLP, or "release" for that of the authors' code.
+        kind: "highway"; "mlp", :math:`\sigma(\Phi_2(\mathrm{ReLU}(\Phi_1(x))))` (section B.1.2); "release",
+            as in the authors' code, with ReLU and a highway in which :math:`\Phi_h = \Phi_\tau`.
         generator: source of the initial weights; torch's global one by default.
 
     Raises:
-        ValueError: an unknown kind, or a size below 1.
+        ValueError: an unknown kind, or ``head_dim`` or ``hidden`` below 1.
 
     Example:
         >>> Discriminator(8)(torch.randn(2, 4, 5, 8)).shape
@@ -148,17 +149,17 @@ class Discriminator(_TwoLayers):
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits ``[...]`` of ``[..., D]``."""
+        """Maps ``[..., D]`` to logits ``[...]``; another last dimension raises ``ValueError``."""
         return super().forward(x).squeeze(-1)
 
 
 class Critic(_TwoLayers):
-    r"""Maps tokens to the vectors whose cosine is the cost of transport: highway and two layers (section 2.3.3).
+    r"""Maps queries and keys ``[..., D]`` to vectors whose cosine gives the cost in :func:`conditional_transport`.
 
     .. math:: \tau_\eta(x) = \Phi_2(\mathrm{LeakyReLU}(\Phi_1(I_x)))
 
-    ``head_dim``, ``hidden`` and ``generator`` are those of :class:`Discriminator`; ``output`` is the size of the
-    vectors, D by default. A size below 1 raises ``ValueError``.
+    with the highway :math:`I_x` of :class:`Highway` (Zhang et al. 2021b, section 2.3.3). ``output`` is the size of the
+    vectors, D by default; the other arguments and errors are those of :class:`Discriminator`.
 
     Example:
         >>> Critic(8)(torch.randn(2, 4, 5, 8)).shape
@@ -169,12 +170,12 @@ class Critic(_TwoLayers):
 
 
 class Navigator(_TwoLayers):
-    r"""Maps tokens to the vectors whose products give the transport of mass: a two-layer MLP (section 2.3.3).
+    r"""Maps queries and keys ``[..., D]`` to vectors whose products give the plans of :func:`conditional_transport`.
 
     .. math:: \tau_\phi(x) = \Phi_2(\mathrm{ReLU}(\Phi_1(x)))
 
-    ``head_dim``, ``hidden`` and ``generator`` are those of :class:`Discriminator`; ``output`` is the size of the
-    vectors, D by default. A size below 1 raises ``ValueError``.
+    (Zhang et al. 2021b, section 2.3.3). ``output`` is the size of the vectors, D by default; the other arguments and
+    errors are those of :class:`Discriminator`.
 
     Example:
         >>> Navigator(8)(torch.randn(2, 4, 5, 8)).shape

@@ -13,7 +13,7 @@ from probattn.divergences.tokens import TokenSets, compare
 
 
 class ReleaseCritic(Critic):
-    """:class:`Critic` with the highway and the ReLU of the authors' code.
+    """The critic of the authors' code: :class:`Critic` with ReLU and the highway of ``Discriminator(kind="release")``.
 
     Example:
         >>> ReleaseCritic(8, 16, 16)(torch.randn(2, 4, 5, 8)).shape
@@ -43,17 +43,17 @@ def head_transport(
             + (1 - w)\, \frac1H \sum_j \sum_i \pi(q_i \mid k_j)\, c(q_i, k_j), \qquad
         c(q, k) = |\hat\tau_\eta(q) - \hat\tau_\eta(k)|,
 
-    with unit vectors :math:`\hat\tau` of critic and navigator and plans :math:`\pi \propto \exp(\hat\tau_\phi(q)^\top
-    \hat\tau_\phi(k))`. It differs from :func:`conditional_transport`, the text's, in four things: heads of a token are
-    compared, not the tokens of a head; the cost is a distance, not 1 less a cosine; the navigator's vectors have length
-    1; and the navigator ascends as the critic does.
+    with the outputs of critic and navigator scaled to norm 1, :math:`\hat\tau`, and plans :math:`\pi \propto
+    \exp(\hat\tau_\phi(q)^\top \hat\tau_\phi(k))`. Four points differ from :func:`conditional_transport`, the paper's
+    form: L compares the heads of a token instead of the tokens of a head; the cost is a distance instead of 1 minus a
+    cosine; the navigator's vectors have norm 1; and its parameters maximise L as the critic's do.
 
-    The result ``[B, H]`` is the mean over real tokens of what a head's query and its key add to L, times H, so that its
-    mean over heads is L. Arguments and errors are those of :func:`conditional_transport`; there are as many keys as
-    queries, and a token is real where its query and its key are.
+    Entry h of the result ``[B, H]`` is the mean over real tokens of H times the terms of query h and key h in L; the
+    mean over heads is the mean of L. Arguments and other errors are those of :func:`conditional_transport`, with as
+    many keys as queries. A token is real if its query and its key are unmasked.
 
     Raises:
-        ValueError: other numbers of queries than of keys.
+        ValueError: the numbers of queries and keys differ.
 
     Example:
         >>> from probattn.divergences import Navigator

@@ -43,7 +43,7 @@ def sinkhorn(
     query_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
 ) -> Tensor:
-    r"""Entropy-regularised optimal transport at cost c(q, k) = |q - k|^2 / 2 (Zhang et al. 2021, Eq. 3).
+    r"""Entropy-regularised optimal transport at cost c(q, k) = |q - k|^2 / 2 (Zhang et al. 2021b, Eq. 3).
 
     .. math::
         \pi_\epsilon &= \arg\min_\pi \langle \pi, c \rangle + \epsilon\, \mathrm{KL}(\pi \,\|\, p_Q \otimes p_K), \\
@@ -51,37 +51,34 @@ def sinkhorn(
         L &= \mathrm{OT}_\epsilon(p_Q, p_K) - \tfrac12 \mathrm{OT}_\epsilon(p_Q, p_Q)
             - \tfrac12 \mathrm{OT}_\epsilon(p_K, p_K) \quad \text{(debias=True; Feydy et al. 2019)},
 
-    over the tokens of one head and one sample. The debiased form is 0 for equal sets and positive otherwise; the plan
-    cost is not 0 there. geomloss anneals the potentials from a distance of 64 down to :math:`32 \sqrt\epsilon`; from
-    there to :math:`\sqrt\epsilon`, over-relaxed sweeps at each distance (Thibault et al. 2017) refine them, where they
-    raise the dual objective.
+    over the tokens of one head and one example; :math:`\mathrm{OT}_\epsilon` is the minimum over :math:`\pi` in the
+    first line. The debiased form is 0 for equal sets, else positive; the plan cost is positive for equal sets too. The
+    square root of the entropy's strength, the blur, is annealed from 64 (more for larger sets) to
+    :math:`\sqrt\epsilon`. geomloss solves down to a blur of :math:`32 \sqrt\epsilon`; over-relaxed Sinkhorn iterations
+    at each further blur ("sweeps", Thibault et al. 2017) refine the potentials where they raise the dual objective.
 
-    The plan cost is the dual objective less :math:`\epsilon` times the plan's relative entropy. Its error is of second
-    order in what the plan lacks of a marginal; that of a plan rounded to its marginals (Altschuler et al. 2017), whose
-    cost bounds the optimum from above, is of first order. For normal clouds and costs from 3 to 3500 times
-    :math:`\epsilon`, in float32 and float64, the relative error of the plan cost is below 1e-3 at 10 sweeps, 2e-4 at
-    20 and 2e-5 at 50, and that of its gradient below 1e-1, 3e-2 and 2e-3. The cost may lie as much below the optimum.
+    The plan cost is the dual objective minus :math:`\epsilon` times the plan's relative entropy; its error is of second
+    order in the error of the plan's marginals. For normally distributed points and costs from 3 to 3500 times
+    :math:`\epsilon`, its relative error is below 1e-3 with 10 sweeps, 2e-4 with 20 and 2e-5 with 50, that of its
+    gradient below 1e-1, 3e-2 and 2e-3, respectively. The computed cost may be too low.
 
-    With sweeps, a problem whose plan lacks mass of a marginal that could cost more than 1% of the transport is solved
-    again: from the largest distance down, halving :math:`\epsilon`, each time until a lack costs at most 1e-3 or 200
-    further sweeps are done. Tight clusters, far apart, with unlike numbers of queries and keys need it, and take four
-    times as long; their plan cost is less than 1e-3 below the optimum of the linear program at any number of
-    sweeps. A value depends on no other problem of the batch. Without sweeps the cost of normal clouds is some per cent
-    too low, and most of that of clusters is missing.
+    With sweeps, a problem is solved again if mass that is missing in a marginal could cost more than 1% of the total:
+    from the largest blur down, halving the strength, with up to 200 further sweeps each, until that share is at most
+    1e-3. Tight clusters far apart, with different numbers of queries and keys, need this and take four times as long;
+    their plan cost is then less than 1e-3 below the optimum of the linear program. Without sweeps, the cost of normally
+    distributed points is some per cent too low, and most of the cost of clusters is missing.
 
-    Both forms have the gradient of the regularised cost by the envelope theorem: the plan counts as a constant. For the
-    debiased form that is the gradient of the value; the plan cost lacks the change of
-    :math:`\epsilon\, \mathrm{KL}(\pi \,\|\, p_Q \otimes p_K)`. A derivative of the gradient raises ``RuntimeError``.
+    The gradient of both forms treats the plan as a constant (envelope theorem), which is exact for the debiased form;
+    that of the plan cost omits the gradient of the entropy term. Second derivatives raise ``RuntimeError``.
 
-    ``epsilon`` > 0 is the strength of the entropy, in units of the cost, and ``debias`` gives the debiased divergence
-    rather than the plan cost. ``scaling`` in (0, 1) is the ratio of successive distances in the annealing, ``sweeps``
-    >= 0 the sweeps at each distance, after two plain updates of the potentials; 0 leaves out the second solution too.
-    The other arguments and the result ``[B, H]`` are those of :func:`mmd`, computed at least in float32, outside
-    autocast.
+    ``epsilon`` > 0 is the strength of the entropy, in units of the cost; ``debias`` selects the debiased divergence
+    instead of the plan cost. ``scaling``, in (0, 1), is the ratio of successive blurs; ``sweeps``, an integer from 0,
+    is the number of sweeps at each blur, after two plain updates of the potentials; with 0 no problem is solved again.
+    The other arguments and the result ``[B, H]`` are those of :func:`mmd`. All is computed outside autocast.
 
     Raises:
-        TypeError: a mask is not bool.
-        ValueError: shapes do not fit, or a number out of its range.
+        TypeError: queries or keys are not floating-point, or a mask is not bool.
+        ValueError: shapes do not fit, or a number is out of its range.
         MissingPackageError: geomloss (extra ``transport``) is not installed.
 
     Example:

@@ -1,4 +1,7 @@
-"""Particles of a posterior: kernels, directions of SVGD, SPOS and SGLD, attention heads as particles, diagnostics."""
+"""Particles of a posterior: kernels, directions of SVGD, SPOS and SGLD, attention heads as particles, diagnostics.
+
+M is the number of particles, N their dimension. The functions ``*_direction`` explain the abbreviations.
+"""
 
 from probattn.particles.directions import (
     CollapseWarning,

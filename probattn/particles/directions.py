@@ -23,23 +23,23 @@ def svgd_direction(
         \phi_i = \frac1M \sum_{j=1}^M \left[-\kappa(\theta_j, \theta_i) \nabla U(\theta_j)
             + a\, \nabla_{\theta_j} \kappa(\theta_j, \theta_i)\right].
 
-    A step is :math:`\theta_i \leftarrow \theta_i + \epsilon \phi_i`; :math:`-\epsilon \phi_i` as a gradient to descend.
+    A step of size :math:`\epsilon` is :math:`\theta_i \leftarrow \theta_i + \epsilon \phi_i`.
 
     Args:
-        particles: ``[M, N]``, floating; several sets at once ``[..., M, N]`` under a kernel that takes sets.
+        particles: :math:`\theta`, ``[M, N]``, floating-point; several sets at once, ``[..., M, N]``, if
+            ``kernel.takes_sets``.
         grads: of the same shape, the gradient of the potential U at each particle; U is minus the log posterior, up to
             a constant.
-        kernel: the kernel; its bandwidth is that of these particles.
-        repulsion: a >= 0. At 1 the particles stand for exp(-U), at another value for exp(-U / a). Where U is a mean
-            over data instead of a sum, a is to be as much smaller.
+        kernel: :math:`\kappa`; a bandwidth that is not fixed is computed from these particles.
+        repulsion: a >= 0. For a > 0 the particles approximate the density exp(-U / a). If U is the mean over n data
+            instead of the sum, a = 1 / n gives the posterior.
 
     Returns:
-        phi, of the particles' shape, at least float32, without gradient. One particle moves along
-        :math:`-\nabla U`, times its kernel with itself.
+        phi, of the particles' shape, at least float32, without gradient.
 
     Raises:
-        TypeError: particles are not floating-point, or the kernel is none.
-        ValueError: shapes, types or devices do not fit, or a negative repulsion.
+        TypeError: the particles are not floating-point, or ``kernel`` is not a :class:`ParticleKernel`.
+        ValueError: shapes, dtypes or devices differ, or ``repulsion`` is negative.
 
     Example:
         >>> from probattn.particles import MedianRBF
@@ -79,15 +79,14 @@ def spos_direction(
     .. math:: \phi_i^{\mathrm{SVGD}} - w \nabla U(\theta_i) + \sqrt{\frac{2 w}{b \epsilon}}\, \xi_i,
         \qquad \xi_i \sim \mathcal N(0, I).
 
-    It is SVGD's direction and w times SGLD's for a step of :math:`w \epsilon`. SGLD's part alone draws from exp(-b U)
-    for every w: w is the Langevin share of the particles' movement, which has that variance in any dimension,
-    and as w tends to 0 the direction tends to SVGD's. Eq. 5 has b = 1, and writes 1 / b for w.
+    The direction is the sum of SVGD's direction and w times SGLD's direction for steps of size :math:`w \epsilon`. In
+    small steps the SGLD term alone samples exp(-b U) for every w > 0, in any dimension. As w tends to 0 the direction
+    tends to SVGD's. The paper's Eq. 5 sets b = 1 here and calls the weight w :math:`\beta^{-1}`.
 
-    ``langevin`` is w > 0, ``inverse_temperature`` b > 0, ``step_size`` :math:`\epsilon > 0`, the step that will be
-    taken, and ``generator`` the source of the noise, on the particles' device, torch's global one by default. The other
-    arguments and the result ``[M, N]`` are those of :func:`svgd_direction`. A kernel that is none raises ``TypeError``;
-    shapes, types or devices that do not fit, or a ``repulsion``, ``langevin``, ``inverse_temperature`` or ``step_size``
-    out of its range, raise ``ValueError``.
+    ``langevin`` is w > 0, ``inverse_temperature`` is b > 0, ``step_size`` is :math:`\epsilon > 0`, the size of the step
+    that the caller will take, and ``generator`` draws the noise on the particles' device (default: torch's global one).
+    A number outside its range raises ``ValueError``. The other arguments and errors, and the result ``[M, N]``, are
+    those of :func:`svgd_direction`.
 
     Example:
         >>> from probattn.particles import MedianRBF
@@ -112,14 +111,14 @@ def sgld_direction(
     step_size: float,
     generator: Generator | None = None,
 ) -> Tensor:
-    r"""Stochastic gradient Langevin dynamics, each particle for itself (An et al. 2020, C.1; Welling and Teh 2011).
+    r"""Stochastic gradient Langevin dynamics of independent particles (Welling and Teh 2011; An et al. 2020, C.1).
 
     .. math:: -\nabla U(\theta_i) + \sqrt{\frac{2}{b \epsilon}}\, \xi_i, \qquad \xi_i \sim \mathcal N(0, I).
 
-    In small steps the particles are draws from exp(-b U).
+    In steps of a small size :math:`\epsilon` the particles become samples of exp(-b U).
 
-    ``particles``, ``grads`` and the result ``[M, N]`` are those of :func:`svgd_direction`, the others those of
-    :func:`spos_direction`. Shapes, types or devices that do not fit, or a number not above 0, raise ``ValueError``.
+    ``particles``, ``grads``, the result ``[M, N]`` and the errors are those of :func:`svgd_direction`;
+    ``inverse_temperature`` b, ``step_size`` and ``generator`` are those of :func:`spos_direction`.
 
     Example:
         >>> particles = torch.zeros(4, 1000)
@@ -144,20 +143,21 @@ def _noise(
 
 
 class CollapseWarning(UserWarning):
-    """Particles have collapsed; a driver warns with it."""
+    """Category of the warning that a driver issues if :meth:`ParticleDiagnostics.collapse` finds a collapse."""
 
 
 @dataclass(frozen=True)
 class ParticleDiagnostics:
-    """Diagnostics of M particles of N dimensions, by :func:`diagnose`.
+    """Diagnostics of M particles of dimension N, computed by :func:`diagnose`.
 
     Attributes:
-        bandwidth: of the kernel, the median over dimensions where each has its own; None for a kernel without.
-        repulsion_ratio: root mean square of the repulsive term over that of the attractive one, as they enter the
-            direction; None where nothing attracts.
-        smallest_distance: between two particles; None for one particle.
-        relative_distance: the same over the root mean square length of a particle; None where that is 0 too.
-        spread: how much of the posterior's variance the particles have, by :func:`spread`; None for one particle or
+        bandwidth: bandwidth of the kernel, the median if there is one per dimension; None if the kernel has none.
+        repulsion_ratio: root mean square of the repulsive term of the direction over that of the attractive term; None
+            if the attractive term is 0.
+        smallest_distance: smallest distance between two particles; None for one particle.
+        relative_distance: ``smallest_distance`` over the root mean square norm of the particles; None for one particle,
+            or if all particles are 0.
+        spread: ratio of the particles' variance to the posterior's, see :func:`spread`; None for one particle or
             without repulsion.
     """
 
@@ -168,15 +168,15 @@ class ParticleDiagnostics:
     spread: float | None
 
     def collapse(self, least_distance: float = 1e-5, least_spread: float = 0.3) -> str | None:
-        """Why these particles count as collapsed, a line for a warning; None where they do not.
+        """Why the particles have collapsed, as the text of a warning; None if they have not.
 
-        It looks for too little variance. None does not mean that there is not too much: few particles under
-        :class:`probattn.particles.SlicedRBF` have up to twice the variance of a strongly correlated posterior.
+        Particles have collapsed if two coincide or if their variance is too small. A variance that is too large is not
+        reported: few particles with :class:`probattn.particles.SlicedRBF` may have twice the posterior's variance.
 
         Args:
-            least_distance: two particles coincide where their distance, over a particle's length, is at most this.
-            least_spread: share of the posterior's variance below which the ensemble is no picture of it. 0 leaves this
-                out, as for heads during training, which are far from any equilibrium.
+            least_distance: two particles coincide if ``relative_distance`` is at most this.
+            least_spread: smallest acceptable ``spread``. 0 omits this check, as drivers do during training, where
+                particles are far from equilibrium and ``spread`` is no measure of variance.
 
         Example:
             >>> particles = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
@@ -198,7 +198,7 @@ class ParticleDiagnostics:
 def diagnose(
     particles: Tensor, grads: Tensor, kernel: ParticleKernel, repulsion: float = 1.0
 ) -> ParticleDiagnostics:
-    """Measures particles where they stand, as numbers; arguments and errors are those of :func:`svgd_direction`.
+    """Computes diagnostics of particles ``[M, N]``; arguments and errors are those of :func:`svgd_direction`.
 
     Example:
         >>> from probattn.particles import MedianRBF
@@ -223,23 +223,23 @@ def diagnose(
 
 @torch.no_grad()
 def spread(particles: Tensor, grads: Tensor, repulsion: float = 1.0) -> Tensor:
-    r"""Share of the posterior's variance that the particles have, from Stein's identity.
+    r"""Ratio of the particles' variance to the posterior's, from Stein's identity.
 
     Under :math:`p \propto \exp(-U / a)`, integration by parts gives
-    :math:`\mathbb E\,(\theta - m)^\top \nabla U(\theta) = a N` for any m. The same mean over the particles, around
-    theirs and without the bias of that, is
+    :math:`\mathbb E\,(\theta - m)^\top \nabla U(\theta) = a N` for any m. The result is an unbiased estimate of this
+    expectation from the particles, with their mean as m, over a N:
 
     .. math::
         \frac{1}{a N (M - 1)} \sum_{i=1}^M
             (\theta_i - \bar\theta)^\top \left(\nabla U(\theta_i) - \overline{\nabla U}\right).
 
-    For :math:`\mathcal N(0, \sigma^2 I)` it is the particles' variance over :math:`\sigma^2`; for independent draws of
-    any posterior it is 1 on average. It needs no draw of the posterior and knows no kernel. It is a mean over
-    directions, each measured by the posterior's own variance there. What it does not see: correlations that are lost
-    while the variance given the other dimensions stays, and a wrong variance of few directions, however wide.
+    For independent samples of any posterior the result is 1 on average. For a Gaussian posterior with covariance
+    :math:`\Sigma` it is :math:`\mathrm{tr}(\Sigma^{-1} S) / N` with S the particles' covariance, a mean of variance
+    ratios over directions. It does not show lost correlations if each dimension keeps its conditional variance (as
+    under a mean-field approximation), nor a wrong variance in a few of many directions.
 
-    Arguments and errors are those of :func:`svgd_direction`, with M >= 2 and a > 0, the weight that the particles'
-    direction has; the result is a number, ``[]``.
+    ``repulsion`` is a > 0, as in the direction. Arguments and errors are those of :func:`svgd_direction`, for M >= 2
+    particles; the result is a scalar, ``[]``.
 
     Example:
         >>> particles = torch.tensor([[-1.0, 0.0], [1.0, 0.0]])

@@ -16,18 +16,18 @@ Order = Literal["blocks", "heads"]
 
 @dataclass(frozen=True)
 class FusedProjection:
-    """A part of a fused weight, which makes queries, keys and values at once.
+    """Selects the queries, keys or values of a fused weight, which computes all three in one product.
 
     Attributes:
         part: "query", "key" or "value".
-        key_heads: heads of keys and values, a divisor of the query's where they are shared by groups of query heads;
-            None for as many as there are query heads.
-        order: how output features lie. "blocks": all queries, all keys, all values (GPT-2, ModernBERT, Phi-3,
-            ``torch.nn.MultiheadAttention``). "heads": by key head, its queries, its key, its value (BLOOM, GPT-NeoX,
-            Falcon).
+        key_heads: number of heads of keys and of values, which divides the number of query heads (grouped queries);
+            None if it equals the number of query heads.
+        order: order of the output features. "blocks": all queries, all keys, all values (GPT-2, ModernBERT, Phi-3,
+            ``torch.nn.MultiheadAttention``). "heads": for each key head its queries, its key, its value (BLOOM,
+            GPT-NeoX, Falcon).
 
     Raises:
-        ValueError: an unknown word, or a number of heads below 1.
+        ValueError: an unknown ``part`` or ``order``, or ``key_heads`` below 1.
     """
 
     part: Part
@@ -47,21 +47,21 @@ class FusedProjection:
 
 @dataclass(frozen=True)
 class HeadSlices:
-    """The slices of one projection's weight as particles; :func:`head_slices` makes it.
+    """The attention heads of one projection as H particles, slices of its weight; made by :func:`head_slices`.
 
-    Head i is its D output features, contiguous: rows i D to (i + 1) D of a linear layer's weight ``[H * D, E]``.
-    Nothing is held but the parameter itself: particles are views of it, or a copy of this projection alone where its
-    layout has no such view (weights stored transposed, and queries of grouped heads fused by heads).
+    With D the size of a head and E the number of input features, particle i consists of rows i D to (i + 1) D of a
+    linear layer's weight ``[H * D, E]``. The object refers to the weight and stores no copy; methods return views where
+    the layout of the weight allows them, else copies.
 
     Attributes:
-        name: the projection, for messages.
-        parameter: the weight, ``[out, E]`` or, transposed, ``[E, out]``.
+        name: name of the projection, for messages.
+        parameter: the weight, ``[out, E]``, or ``[E, out]`` if ``transposed``.
         heads: H, the number of particles.
         head_size: D.
-        groups: into how many equal runs of output features the weight falls; heads are shared out among them evenly.
-        start: first output feature of the first head within each run.
-        transposed: whether output features are the last dimension.
-        interleaved: whether particle i is, in place of head i, every H-th output feature from i on.
+        groups: number of equal blocks of output features; each holds H / groups heads of this projection.
+        start: position of the first output feature of this projection within each block.
+        transposed: whether output features are the last dimension of the weight.
+        interleaved: whether particle i consists of output features i, i + H, i + 2 H, ... instead of head i.
     """
 
     name: str
@@ -74,15 +74,15 @@ class HeadSlices:
     interleaved: bool = False
 
     def particles(self) -> Tensor:
-        """The heads ``[H, D * E]``, detached; features of a head in order, each with its E weights."""
+        """The particles ``[H, D * E]``, detached: for each of D output features in order, its E weights."""
         return self._flat(self.parameter)
 
     def weights(self) -> Tensor:
-        """The same as :meth:`particles`, but in the graph: gradients reach the parameter."""
+        """The particles ``[H, D * E]``, not detached: gradients reach the parameter."""
         return self._arranged(self.parameter).reshape(self.heads, -1)
 
     def gradients(self) -> Tensor:
-        """The heads' gradients ``[H, D * E]``, detached.
+        """The gradients of the particles, ``[H, D * E]``, detached.
 
         Raises:
             ValueError: the parameter has no gradient.
@@ -91,24 +91,24 @@ class HeadSlices:
 
     @torch.no_grad()
     def write(self, directions: Tensor, step_size: float) -> None:
-        r"""Makes the heads' gradient :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1), for any optimiser.
+        r"""Sets the particles' gradient to :math:`-\epsilon \phi` (An et al. 2020, Algorithm 1), for any optimiser.
 
-        The rest of the parameter's gradient stays, and its type: directions are rounded to it. An optimiser that
-        divides by the size of gradients, as Adam does, undoes epsilon.
+        Other entries of the parameter's gradient do not change; values are cast to its dtype. With an optimiser that
+        normalises gradients, such as Adam, :math:`\epsilon` has almost no effect.
 
         Args:
-            directions: phi ``[H, D * E]``, in the order of :meth:`particles`.
-            step_size: epsilon > 0.
+            directions: :math:`\phi`, ``[H, D * E]``, in the order of :meth:`particles`.
+            step_size: :math:`\epsilon > 0`.
 
         Raises:
-            ValueError: another shape, a step size that is not positive, or a parameter without gradient.
+            ValueError: ``directions`` has another shape, ``step_size`` is not > 0, or the parameter has no gradient.
         """
         check_number(f"{self.name}.write", "step_size", step_size, positive=True)
         for gradient, direction in self.targets(directions):
             gradient.copy_(-step_size * direction)
 
     def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The views of the gradient with the parts of ``directions`` that belong there; errors as of :meth:`write`."""
+        """Pairs of a view of the gradient and the entries of ``directions`` for it; errors as in :meth:`write`."""
         blocks = self._blocks(self._gradient())
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
         if list(directions.shape) != expected:
@@ -117,13 +117,13 @@ class HeadSlices:
 
     @torch.no_grad()
     def assign(self, particles: Tensor) -> None:
-        """Gives the heads these values; the rest of the parameter stays, and its type: values are rounded to it.
+        """Sets the particles in the parameter, in its dtype; other entries of the parameter do not change.
 
         Args:
             particles: ``[H, D * E]``, in the order of :meth:`particles`.
 
         Raises:
-            ValueError: another shape.
+            ValueError: ``particles`` has another shape.
         """
         blocks = self._blocks(self.parameter)
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
@@ -164,21 +164,20 @@ def head_slices(
     fused: FusedProjection | None = None,
     interleaved: bool = False,
 ) -> HeadSlices:
-    """The heads of one projection of an attention module.
+    """The attention heads of one projection as particles.
 
     Args:
-        module: the module that holds the projection, however deep.
-        projection: path from it to a linear layer, a ``Conv1D`` of transformers, or a weight: "q_proj",
-            "attn.c_attn", "in_proj_weight". A layer whose output features are heads themselves (additive attention)
-            has heads of size 1.
-        heads: number of heads of this projection; of a fused one, of its queries. A separate projection of keys or
-            values that groups of query heads share has as many as it has key heads.
-        fused: which part of it, where it makes queries, keys and values at once.
-        interleaved: whether particles are, in place of heads, every H-th output feature.
+        module: a module that contains the projection, at any depth.
+        projection: dotted path from ``module`` to a linear layer, a ``Conv1D`` of transformers, or a weight: "q_proj",
+            "attn.c_attn", "in_proj_weight".
+        heads: number of heads of this projection; for a fused projection, its number of query heads. With grouped
+            queries, separate projections of keys and values have as many heads as there are key heads.
+        fused: the part of a projection that computes queries, keys and values at once; None for other projections.
+        interleaved: whether particle i consists of output features i, i + H, i + 2 H, ... instead of head i.
 
     Raises:
-        TypeError: the path leads to something else than a layer with a weight, or the weight is not floating-point.
-        ValueError: the module has no such projection, or its output features do not divide into these heads.
+        TypeError: the path does not lead to a layer with a weight or to a floating-point weight ``[out, in]``.
+        ValueError: the module has no such projection, or the output features do not divide into these heads.
 
     Example:
         >>> layer = nn.ModuleDict({"query": nn.Linear(6, 8)})

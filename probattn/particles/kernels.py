@@ -23,12 +23,12 @@ SMALLEST = 1e-30  # a kernel of 0 has no logarithm: in Pyro's form it is this, a
 
 
 class Interaction(NamedTuple):
-    r"""Interaction of M particles.
+    r"""The two sums over particles in SVGD's direction, as a kernel computes them.
 
     Attributes:
-        attraction: ``[M, N]``, row i :math:`\sum_j \kappa(\theta_j, \theta_i) \nabla U(\theta_j)`.
-        repulsion: ``[M, N]``, row i :math:`\sum_j \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`.
-        bandwidth: ``[]``, or ``[N]`` for one kernel per dimension; None for a kernel that has none.
+        attraction: ``[M, N]``, with rows :math:`\sum_j \kappa(\theta_j, \theta_i) \nabla U(\theta_j)`.
+        repulsion: ``[M, N]``, with rows :math:`\sum_j \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`.
+        bandwidth: h, ``[]``, or ``[N]`` for one kernel per dimension; None for a kernel without a bandwidth.
     """
 
     attraction: Tensor
@@ -37,30 +37,29 @@ class Interaction(NamedTuple):
 
 
 class ParticleKernel(ABC):
-    """A kernel by which particles ``[M, N]`` attract and repel each other.
+    """Base class of kernels between particles ``[M, N]``.
 
-    :meth:`interact` serves the directions of this package without an ``[M, M, N]`` array. Kernels of a number for each
-    pair, or for each pair and dimension, are Pyro's ``SteinKernel`` too and can be handed to :class:`pyro.infer.SVGD`;
-    the ``mode`` of its engine that gives the same direction stands with each. The bandwidth counts as a constant in
-    every gradient.
+    Directions call :meth:`interact`, which needs no array ``[M, M, N]``. Most kernels are also a ``SteinKernel`` of
+    Pyro; :class:`pyro.infer.SVGD` takes them, with ``mode="univariate"`` for :class:`MarginalRBF` and
+    ``mode="multivariate"`` for the others. Gradients of a kernel treat its bandwidth as a constant.
 
     Attributes:
-        takes_sets: whether :meth:`interact` takes several sets of particles at once too, ``[..., M, N]``.
+        takes_sets: whether :meth:`interact` also takes several sets of particles at once, ``[..., M, N]``.
     """
 
     takes_sets = False
 
     @abstractmethod
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """Attraction and repulsion of all particles at once, and the bandwidth.
+        """The sums of :class:`Interaction` for all particles, at least in float32, without gradient.
 
         Args:
-            particles: ``[M, N]``, floating; computed at least in float32, without gradient.
-            grads: ``[M, N]``, gradient of the potential at each particle.
+            particles: ``[M, N]``, floating-point.
+            grads: ``[M, N]``, gradient of the potential U at each particle.
 
         Raises:
-            TypeError: particles are not floating-point.
-            ValueError: shapes, types or devices do not fit.
+            TypeError: the particles are not floating-point.
+            ValueError: shapes, dtypes or devices differ.
         """
 
 
@@ -119,7 +118,7 @@ class RadialKernel(WholeVectorKernel):
         self.bandwidth = bandwidth
 
     def rule(self, squares: Tensor) -> Tensor:
-        """h ``[...]`` where none is fixed, from squared distances ``[..., M, M]``: the median's."""
+        """The bandwidth h ``[...]`` from squared distances ``[..., M, M]``, if none is fixed: med^2 / log M."""
         return median_bandwidth(squares)
 
     @abstractmethod
@@ -140,16 +139,17 @@ class RadialKernel(WholeVectorKernel):
 class MedianRBF(RadialKernel):
     r"""The Gaussian kernel of whole vectors with the median bandwidth (An et al. 2020, appendix B).
 
-    .. math:: \kappa(x, y) = \exp\left(-\frac{|x - y|^2}{h}\right), \qquad h = \frac{\mathrm{med}^2}{\log M}.
+    .. math:: \kappa(x, y) = \exp\left(-\frac{|x - y|^2}{h}\right), \qquad h = \frac{\mathrm{med}^2}{\log M}
 
-    It keeps correlations and loses variance: about log M / N of it stays in N dimensions. Two particles have the kernel
-    1/2 at every distance. Where all particles coincide the kernel is 1 and nothing repels.
+    with med the median distance between two particles, of those > 0 if the median of all is 0, and h = 1 if all
+    particles coincide. Particles keep correlations but only about a share log M / N of the posterior's variance if N is
+    large. The kernel between two particles (M = 2) is 1/2 at every distance > 0.
 
     Args:
-        bandwidth: a fixed h > 0 in place of the median's.
+        bandwidth: a fixed h > 0, in units of a squared distance; None for the formula above.
 
     Raises:
-        ValueError: a bandwidth that is not positive.
+        ValueError: the bandwidth is not positive.
 
     Example:
         >>> particles = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
@@ -162,7 +162,7 @@ class MedianRBF(RadialKernel):
     """
 
     def profile(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """exp(-r) and its derivative."""
+        """exp(-r) and its derivative at r = |x - y|^2 / h, ``ratio``; all three are ``[..., M, M]``."""
         values = torch.exp(-ratio)
         return values, -values
 
@@ -170,10 +170,10 @@ class MedianRBF(RadialKernel):
 class ReleaseRBF(MedianRBF):
     r"""The Gaussian kernel with the bandwidth of the authors' code (github.com/bangann/Repulsive-Attention).
 
-    .. math:: h = \frac{\mathrm{med}^2}{\log(M + 1)},
+    .. math:: h = \frac{\mathrm{med}^2}{\log(M + 1)}
 
-    with the median over all M^2 distances, those of particles from themselves included. Arguments and errors are those
-    of :class:`MedianRBF`.
+    where med^2 is the median of all M^2 squared distances, including the M zeros between a particle and itself; if it
+    is 0, h is 1. Kernel, argument and errors are those of :class:`MedianRBF`.
 
     Example:
         >>> ReleaseRBF().interact(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), torch.eye(2)).bandwidth.round(decimals=3)
@@ -181,21 +181,21 @@ class ReleaseRBF(MedianRBF):
     """
 
     def rule(self, squares: Tensor) -> Tensor:
-        """h ``[...]`` where none is fixed, from squared distances ``[..., M, M]``."""
+        """The bandwidth h ``[...]`` from squared distances ``[..., M, M]``, if none is fixed."""
         return full_median_bandwidth(squares)
 
 
 class InverseMultiquadric(RadialKernel):
-    r"""The inverse multiquadric kernel (Gorham and Mackey 2017), whose tails are heavy: far particles still interact.
+    r"""The inverse multiquadric kernel (Gorham and Mackey 2017); its heavy tails let distant particles interact.
 
     .. math:: \kappa(x, y) = \left(1 + \frac{|x - y|^2}{h}\right)^{-\gamma}, \qquad h = \frac{\mathrm{med}^2}{\log M}.
 
     Args:
-        exponent: gamma > 0.
-        bandwidth: a fixed h > 0 in place of the median's.
+        exponent: :math:`\gamma > 0`.
+        bandwidth: a fixed h > 0, in units of a squared distance; None for the rule of :class:`MedianRBF`.
 
     Raises:
-        ValueError: a bandwidth or an exponent that is not positive.
+        ValueError: the bandwidth or the exponent is not positive.
 
     Example:
         >>> particles = torch.tensor([[0.0], [3.0]])
@@ -210,7 +210,7 @@ class InverseMultiquadric(RadialKernel):
         self.exponent = exponent
 
     def profile(self, ratio: Tensor) -> tuple[Tensor, Tensor]:
-        """(1 + r)^-gamma and its derivative."""
+        """(1 + r)^-gamma and its derivative at r = |x - y|^2 / h, ``ratio``; all three are ``[..., M, M]``."""
         values = (1 + ratio).pow(-self.exponent)
         return values, -self.exponent * values / (1 + ratio)
 
@@ -218,19 +218,20 @@ class InverseMultiquadric(RadialKernel):
 class LinearKernel(WholeVectorKernel):
     r"""The linear kernel around the particles' mean.
 
-    .. math:: \kappa(x, y) = c + \frac{(x - \bar x)^\top (y - \bar x)}{h}.
+    .. math:: \kappa(x, y) = c + \frac{(x - \bar x)^\top (y - \bar x)}{h}
 
-    For a Gaussian posterior and more particles than dimensions, the directions vanish at its mean and covariance
-    exactly (Liu and Wang 2018); it knows nothing of further moments. With fewer particles, the variance is right in the
-    directions that they span and 0 in the others. The mean of the particles counts as a constant.
+    with :math:`\bar x` the particles' mean, a constant in gradients. For a Gaussian posterior and more particles than
+    dimensions, SVGD's directions are 0 when the particles have exactly its mean and covariance (Liu and Wang 2018).
+    Higher moments are not matched. With fewer particles the variance is right in the directions that they span and 0
+    in the others.
 
     Args:
         offset: c >= 0.
         bandwidth: a fixed h > 0, in units of a squared distance; None for the largest squared distance of a particle
-            from the mean, with which the product lies between -1 and 1, and 1 for particles in one place.
+            from the mean (1 if all particles coincide), for which the second term lies between -1 and 1.
 
     Raises:
-        ValueError: a bandwidth that is not positive, or a negative offset.
+        ValueError: the bandwidth is not positive, or the offset is negative.
 
     Example:
         >>> particles = torch.tensor([[-2.0], [0.0], [2.0]])
@@ -248,7 +249,7 @@ class LinearKernel(WholeVectorKernel):
         self.bandwidth = bandwidth
 
     def coefficients(self, particles: Tensor) -> Coefficients:
-        """See :class:`WholeVectorKernel`; the gradient is the other particle over h."""
+        """Kernel values ``[..., M, M]`` between particles, and the coefficients of their gradients."""
         centred = centre(particles)
         if self.bandwidth is None:
             largest = centred.square().sum(dim=-1).amax(dim=-1)
@@ -263,18 +264,18 @@ class LinearKernel(WholeVectorKernel):
 
 
 class CosineKernel(WholeVectorKernel):
-    r"""The cosine between two particles (An et al. 2020, appendix C.6, with offset 0).
+    r"""The cosine between two particles plus an offset (An et al. 2020, appendix C.6, with offset 0).
 
-    .. math:: \kappa(x, y) = c + \frac{x^\top y}{|x|\,|y|}.
+    .. math:: \kappa(x, y) = c + \frac{x^\top y}{|x|\,|y|}
 
-    It sees directions and no lengths. Its push, the part of a particle that is orthogonal to another one, also makes
-    the particle longer. A particle of length 0 has the cosine 0 with every other.
+    The kernel depends on the directions of particles, not on their norms. The repulsion between two particles is
+    orthogonal to one of them and increases the norm of the other. A particle of norm 0 has cosine 0 with all.
 
     Args:
-        offset: c >= 0; from 1 on the kernel is nowhere negative, as Pyro's engine wants it.
+        offset: c >= 0; for c >= 1 the kernel is never negative, which ``pyro.infer.SVGD`` requires.
 
     Raises:
-        ValueError: a negative offset.
+        ValueError: the offset is negative.
 
     Example:
         >>> particles = torch.tensor([[2.0, 0.0], [0.0, 3.0]])
@@ -288,7 +289,7 @@ class CosineKernel(WholeVectorKernel):
         self.offset = offset
 
     def coefficients(self, particles: Tensor) -> Coefficients:
-        """See :class:`WholeVectorKernel`."""
+        """Kernel values ``[..., M, M]`` between particles, and the coefficients of their gradients."""
         norms = torch.linalg.vector_norm(particles, dim=-1, keepdim=True)  # [M, 1]
         inverse = torch.where(norms > torch.finfo(norms.dtype).tiny, 1 / norms, 0.0)
         units = particles * inverse
@@ -299,10 +300,10 @@ class CosineKernel(WholeVectorKernel):
 
 
 class IdentityKernel(ParticleKernel, SteinKernel):
-    r"""The kernel that is 1 between a particle and itself and 0 otherwise: particles do not see each other.
+    r"""The kernel that is 1 between a particle and itself and 0 otherwise: particles do not interact.
 
-    SVGD's direction is then :math:`-\nabla U(\theta_i) / M`, and a step of size M plain gradient descent. In Pyro's
-    engine it serves both modes.
+    SVGD's direction is then :math:`-\nabla U(\theta_i) / M`, gradient descent with the step size divided by M.
+    ``pyro.infer.SVGD`` gives this direction in both modes.
 
     Example:
         >>> IdentityKernel().interact(torch.randn(3, 2), torch.ones(3, 2)).attraction
@@ -315,13 +316,13 @@ class IdentityKernel(ParticleKernel, SteinKernel):
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """The gradients, and no repulsion; see :meth:`ParticleKernel.interact`."""
+        """The gradients as attraction, and a repulsion of 0; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads, sets=True)
         return Interaction(grads, torch.zeros_like(particles), None)
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        """Pyro's form ``[M, M, N]``: 0 on the diagonal and minus infinity elsewhere, and no gradient."""
+        """Pyro's log kernel ``[M, M, N]``, 0 on the diagonal and minus infinity elsewhere, and its gradient, 0."""
         particles = checked_particles(type(self).__name__, particles)
         count, size = particles.shape
         same = torch.eye(count, dtype=torch.bool, device=particles.device).unsqueeze(-1)
@@ -330,13 +331,12 @@ class IdentityKernel(ParticleKernel, SteinKernel):
 
 
 class UnsmoothedKernel(ParticleKernel):
-    r"""The repulsion of another kernel, while each particle follows its own gradient alone.
+    r"""The repulsion of another kernel, while the attraction of each particle is its gradient alone.
 
     .. math:: \phi_i = -\nabla U(\theta_i) + \frac aM \sum_{j=1}^M \nabla_{\theta_j} \kappa(\theta_j, \theta_i)
 
-    This is Stein variational gradient descent without the smoothing of gradients over particles (An et al. 2020,
-    section C.6 and Table 9), and without a posterior that it would sample. The attraction is M times the gradient, so
-    that :func:`~probattn.particles.svgd_direction`, which divides by M, leaves the gradient whole.
+    is the result of :func:`~probattn.particles.svgd_direction` with ``UnsmoothedKernel(kernel)``: gradients are not
+    smoothed over particles (An et al. 2020, section C.6 and Table 9), which do not approximate a posterior.
 
     Example:
         >>> from probattn.particles import CosineKernel, svgd_direction
@@ -355,7 +355,7 @@ class UnsmoothedKernel(ParticleKernel):
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """Attraction and repulsion of all particles; see :meth:`ParticleKernel.interact`."""
+        """M times the gradients, and the other kernel's repulsion; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads, sets=self.takes_sets)
         inner = self.kernel.interact(particles, grads)
         return Interaction(particles.shape[-2] * grads, inner.repulsion, inner.bandwidth)
@@ -375,15 +375,16 @@ def check_kernel_gradient(kernel: object, gradient: Tensor) -> None:
 
 
 class PyroKernel(ParticleKernel, SteinKernel):
-    """A kernel that has Pyro's ``[M, M, N]`` form only, as :class:`pyro.infer.SVGD` would use it.
+    """Adapter that lets the directions of this package use a kernel of Pyro as :class:`pyro.infer.SVGD` does.
 
     Args:
-        kernel: such a kernel, for example ``pyro.infer.RBFSteinKernel()``.
-        mode: what Pyro's engine makes of it: the product of its dimensions, or one kernel per dimension.
+        kernel: a ``SteinKernel`` of Pyro, for example ``pyro.infer.RBFSteinKernel()``.
+        mode: as in :class:`pyro.infer.SVGD`: "multivariate", the product of the kernel over dimensions, or
+            "univariate", one kernel per dimension.
 
     Raises:
-        TypeError: not a kernel of Pyro's.
-        ValueError: an unknown mode.
+        TypeError: ``kernel`` is not a ``SteinKernel``.
+        ValueError: an unknown ``mode``, or, in use, a gradient of the kernel that is not finite.
 
     Example:
         >>> from pyro.infer import RBFSteinKernel
@@ -405,7 +406,7 @@ class PyroKernel(ParticleKernel, SteinKernel):
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """The terms that the engine computes of the kernel; see :meth:`ParticleKernel.interact`."""
+        """The sums that :class:`pyro.infer.SVGD` computes with the kernel; see :meth:`ParticleKernel.interact`."""
         particles, grads = checked_pair(type(self).__name__, particles, grads)
         log_kernel, gradient = self.log_kernel_and_grad(particles)
         check_kernel_gradient(self.kernel, gradient)
@@ -417,5 +418,5 @@ class PyroKernel(ParticleKernel, SteinKernel):
         return Interaction(kernel @ grads, -torch.einsum("ij,ijn->in", kernel, gradient), None)
 
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        """The two arrays ``[M, M, N]`` of the kernel itself."""
+        """``log_kernel_and_grad`` of the Pyro kernel: two arrays ``[M, M, N]``."""
         return self.kernel.log_kernel_and_grad(particles)

@@ -19,18 +19,18 @@ class MarginalRBF(ParticleKernel, SteinKernel):
     r"""One Gaussian kernel per dimension, each with its own median bandwidth (Singhal et al. 2019).
 
     .. math::
-        \kappa_d(x, y) = \exp\left(-\frac{(x_d - y_d)^2}{h_d}\right), \qquad h_d = \frac{\mathrm{med}_d^2}{\log M}.
+        \kappa_d(x, y) = \exp\left(-\frac{(x_d - y_d)^2}{h_d}\right), \qquad h_d = \frac{\mathrm{med}_d^2}{\log M}
 
-    It keeps the variance of independent dimensions for any number of them, and loses correlations: few particles of a
-    correlated posterior end up as under a mean-field approximation. Time O(M^2 N); dimensions are taken in blocks, so
-    that memory is O(M N). In Pyro's engine it serves ``mode="univariate"``.
+    with the median distance of particles in dimension d, as in :class:`MedianRBF`. Particles keep the variance of
+    independent dimensions, however many there are, but lose correlations: few particles of a correlated posterior end
+    with about the variances of a mean-field approximation. Time O(M^2 N), memory O(M N).
 
     Args:
-        bandwidth: a fixed h > 0 for every dimension, in place of the medians'.
-        scale: a factor > 0 by which to widen every bandwidth.
+        bandwidth: a fixed h > 0 for every dimension, in units of a squared distance; None for the formula above.
+        scale: a factor > 0 by which every bandwidth is multiplied.
 
     Raises:
-        ValueError: a bandwidth or a scale that is not positive.
+        ValueError: the bandwidth or the scale is not positive.
 
     Example:
         >>> particles = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
@@ -64,10 +64,10 @@ class MarginalRBF(ParticleKernel, SteinKernel):
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Pyro's form, for ``mode="univariate"``, of particles ``[M, N]``: two arrays ``[M, M, N]``.
+        r"""The arrays ``[M, M, N]`` that :class:`pyro.infer.SVGD` needs in ``mode="univariate"``.
 
-        They are :math:`\log \kappa_d(\theta_n, \theta_m)` and :math:`-\partial_{\theta_{md}} \log \kappa_d(\theta_n,
-        \theta_m)`, whose sign is that of Pyro's kernels.
+        Entries n, m, d are :math:`\log \kappa_d(\theta_n, \theta_m)` and
+        :math:`-\partial_{\theta_{md}} \log \kappa_d(\theta_n, \theta_m)`, with the sign of Pyro's kernels.
         """
         particles = checked_particles(type(self).__name__, particles)
         difference, width = self._differences(particles)
@@ -164,28 +164,25 @@ class SlicedRBF(ParticleKernel):
         K(x, y) = \sum_{d=1}^N \exp\left(-\frac{(r_d^\top A^{-1} (x - y))^2}{h_d}\right) A r_d r_d^\top A, \qquad
         h_d = s\, \frac{\mathrm{med}_d^2}{\log M},
 
-    a matrix-valued kernel (Wang et al. 2019) of slices (Gong et al. 2021). A is the root of the particles' covariance,
-    shrunk towards the identity where they are few, and counts as a constant: without it wide directions grow too wide.
-    :class:`MarginalRBF` sees each dimension alone and cannot tell a correlated posterior from a mean-field
-    approximation of it; over all directions, only the posterior's own covariance leaves a Gaussian's particles at rest.
-    New directions make noise from step to step: let the step size fall.
+    a matrix-valued kernel (Wang et al. 2019) of slices (Gong et al. 2021), with :math:`\mathrm{med}_d` the median
+    distance along direction :math:`r_d`. A is the root of the particles' covariance, scaled to mean variance 1, shrunk
+    towards the identity if there are few particles, and a constant in gradients. On average over directions, particles
+    of a Gaussian posterior are at rest only if they have its covariance, whereas :class:`MarginalRBF` does not
+    distinguish a correlated posterior from its mean-field approximation. The random directions add noise to the steps;
+    decrease the step size during sampling.
 
-    With few particles of a posterior that is much wider in some directions than in others, the wide ones grow too wide:
-    12 particles of a Gaussian in 50 dimensions whose correlations are 0.9 have nearly twice its variance.
+    Few particles of a posterior that is much wider in some directions than in others become too wide in the wide ones:
+    12 particles of a Gaussian in 50 dimensions with correlations of 0.9 have nearly twice its variance.
 
-    The bandwidth is wider than elsewhere. In a random slice few particles are close to each other; with the median's
-    own they keep less of the variance.
-
-    Time O(M^2 N + M N log N), memory O(M N). It has no number for each pair and dimension, so Pyro's engine cannot
-    take it.
+    Time O(M^2 N + M N log N), memory O(M N). ``pyro.infer.SVGD`` cannot use this kernel.
 
     Args:
-        scale: s > 0, the multiple of the median's bandwidth. Larger ones match the covariance more closely, and other
-            features of a posterior less.
+        scale: s > 0. Larger values match the covariance more closely, and other features of a posterior less; with
+            s = 1 particles keep less of the variance, because few are close to each other along a random direction.
         generator: source of the directions, on the particles' device; torch's global one by default.
 
     Raises:
-        ValueError: a scale that is not positive.
+        ValueError: the scale is not positive.
 
     Example:
         >>> kernel = SlicedRBF(generator=torch.Generator().manual_seed(0))
@@ -202,7 +199,7 @@ class SlicedRBF(ParticleKernel):
 
     @torch.no_grad()
     def interact(self, particles: Tensor, grads: Tensor) -> Interaction:
-        """Attraction and repulsion along new directions; the bandwidths are theirs."""
+        """The sums of :class:`Interaction` with new directions; the bandwidth ``[N]`` has one entry per direction."""
         particles, grads = checked_pair(type(self).__name__, particles, grads)
         with torch.autocast(particles.device.type, enabled=False):
             root = whiten(particles)

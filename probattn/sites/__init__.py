@@ -33,6 +33,6 @@ __all__ += ["frobenius_penalty", "parameter_agreement", "position_agreement"]
 METHODS = MethodRegistry(
     [BayesianAttention, AlignmentAttention, RepulsiveAttention, DisagreementAttention, ParticleLayers]
 )
-"""Every attention method, in order of precedence."""
+"""The registered attention methods; if a network has several, the first one gives its name in records."""
 
 give_threads_their_handlers()

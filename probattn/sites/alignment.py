@@ -47,8 +47,8 @@ class AlignmentTraining(Options):
 
     Args:
         preset: source of the values of keys that are left out: this library's defaults, the settings of Zhang et al.
-            2021b ("paper", different only for "ot"), or those of their code ("release", where `ct_heads` is named act).
-        learning_rate: learning rate of the networks that "ct" and "gan" add: critic, navigator, discriminator.
+            2021b ("paper", different only for "ot"), or those of their code ("release"; it calls `ct_heads` act).
+        learning_rate: learning rate of the networks that "ct", "ct_heads" and "gan" add.
     """
 
     preset: Preset = "default"
@@ -57,17 +57,18 @@ class AlignmentTraining(Options):
 
 @dataclass(frozen=True)
 class AlignmentAttention(Method):
-    r"""Attention whose queries and keys are matched in distribution within each head (Zhang et al. 2021).
+    r"""Attention whose queries and keys are matched in distribution within each head (Zhang et al. 2021b).
 
     .. math:: \log p(y \mid x) - w \sum_{\text{sites}} \sum_{\text{heads}} L(p_Q, p_K)
 
-    with a divergence L between the empirical distributions of the queries and the keys of one sample, without padding.
-    Each attention call adds the Pyro factor ``site.alignment``, one term per sample. The attention does not change.
+    with a divergence L between the empirical distributions of the queries and the keys of one example, without padding.
+    Each attention call NAME adds the Pyro factor ``NAME.alignment``, with one term per example. Attention itself is
+    computed as without alignment.
 
-    The networks of "gan" and "ct" (discriminator; critic and navigator) are trained in the same step, the adversaries
-    among them by gradient reversal. ``weight`` scales what reaches queries and keys, and the factor's value; these
-    networks learn from the unweighted divergence, for any weight and reduction. At weight 0 the rest of the
-    network trains as without alignment, bit for bit.
+    The networks of "gan" (discriminator), "ct" and "ct_heads" (critic and navigator) are trained in the same step, the
+    adversaries by gradient reversal. ``weight`` scales the value of the factor and the gradient of queries and keys;
+    these networks learn from the unweighted divergence, for any ``weight`` and ``reduction``. At weight 0 the rest of
+    the network trains as without alignment, bit for bit.
 
     Args:
         method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial), "mmd"
@@ -75,29 +76,28 @@ class AlignmentAttention(Method):
             authors' code); see :mod:`probattn.divergences`.
         weight: weight w of the divergence in the objective, >= 0.
         moves: what gets the gradient of the divergence: "both", only the "queries" or only the "keys".
-        reduction: "sum" of the divergence over heads and attention calls, or "mean", which divides it by their number.
-        layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves it
-            to ``convert``.
-        attention: kind of attention calls that are aligned; None leaves it to ``convert``.
+        reduction: "sum" of the divergence over heads and attention calls, or their "mean".
+        layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves
+            the choice to ``convert``.
+        attention: kind of attention calls that are aligned; None leaves the choice to ``convert``.
         max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
-            training step; None for all, or for 512 nodes of a graph.
+            training step; None for all, in graphs for 512 nodes. Not with "ct_heads".
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the size of a head.
         discriminator: discriminator of "gan": "highway", "mlp" (the paper's single MLP, section B.1.2) or "release"
             (that of the authors' code).
         forward_weight: for "ct" and "ct_heads": share of the transport from queries to keys, in [0, 1]; the rest is
             from keys to queries.
         epsilon: for "ot": strength of the entropy regularisation, > 0.
-        debias: for "ot": whether the divergence is debiased, and so 0 for equal sets; False gives the paper's transport
-            cost.
+        debias: for "ot": whether the divergence is debiased (0 for equal sets); False gives the paper's transport cost.
         scaling: for "ot": factor by which the blur (square root of the entropic regularisation) shrinks between
             annealing steps, in (0, 1); closer to 1 is slower and more accurate.
-        sweeps: for "ot": Sinkhorn iterations at each of the last annealing steps, >= 0. 0 is fastest, with errors of
-            several per cent and more; with 1 or more, problems that have not converged are solved a second time with
-            more iterations (see :func:`probattn.divergences.sinkhorn`).
+        sweeps: for "ot": Sinkhorn iterations at each annealing step whose blur is at most 32 times the last one, >= 0.
+            0 is fastest, with errors of several per cent and more; with 1 or more, problems that have not converged are
+            solved a second time with more iterations (see :func:`probattn.divergences.sinkhorn`).
         bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
             micro-batch (of the first process), fixed from then on. :func:`probattn.divergences.median_bandwidth` gives
             a number that does not depend on batches.
-        seed: of the initial networks and the subsets, >= 0; torch's global generators are not used.
+        seed: seed of the initial networks and of the subsets, >= 0; torch's global generators are not used.
 
     Raises:
         ValueError: an option is outside its range.
@@ -146,28 +146,28 @@ class AlignmentAttention(Method):
             )
 
     def summary(self) -> str:
-        """The divergence and its weight."""
+        """The divergence and its weight, such as "OT alignment, weight 0.01"."""
         return f"{self.method.upper()} alignment, weight {self.weight:g}"
 
     @classmethod
     def paper(cls, method: AlignmentMethod = "ct", **options: Any) -> AlignmentAttention:
-        """The settings of Zhang et al. 2021, literally; ``options`` override single ones.
+        """The settings of Zhang et al. 2021b; ``options`` replace single ones.
 
-        Weight 0.01, summed over heads and sites, and the plan cost of optimal transport, solved accurately.
+        Weight 0.01, the sum over heads and attention calls, and for "ot" the plan cost (not debiased) with 50 sweeps.
         """
         settings: dict[str, Any] = {"method": method, "debias": False, "sweeps": 50}
         return cls(**(settings | options))
 
     @classmethod
     def release(cls, method: AlignmentMethod = "gan", **options: Any) -> AlignmentAttention:
-        """The settings of the code that Zhang et al. 2021 released; ``options`` override single ones.
+        """The settings of the code that Zhang et al. 2021b released; ``options`` replace single ones.
 
-        Those of its last commit's script (ALBERT, github.com/szhang42/alignment_attention): weight 0.01 of the mean
-        over heads and sites, networks 16 wide. "gan" moves the keys alone and has a highway of one map; "ct_heads" is
-        its conditional transport; "ot" is debiased, with the blur 0.05 of geomloss.
+        They are those of the script in its last commit (ALBERT, github.com/szhang42/alignment_attention): weight 0.01,
+        the mean over heads and calls, hidden layers of width 16. In "gan" only keys get the gradient, and the
+        discriminator is "release"; "ct_heads" is the conditional transport there; "ot" has the blur 0.05 and no sweeps.
 
         Raises:
-            ValueError: "ct", which is "ct_heads" there, and "mmd", whose loss it does not define.
+            ValueError: "ct", instead of which the code has "ct_heads", or "mmd", whose loss the code does not define.
         """
         settings: dict[str, Any] = {"weight": 0.01, "reduction": "mean", "hidden": 16}
         special: dict[str, dict[str, Any]] = {
@@ -185,11 +185,11 @@ class AlignmentAttention(Method):
     def build(
         self, num_heads: int, head_dim: int, *, num_sites: int = 1, generator: Generator | None = None
     ) -> AlignmentFactor:
-        """Makes the module that adds the factor of one call; arguments are those of :class:`AlignmentFactor`."""
+        """Makes the factor of one attention call; arguments are those of :class:`AlignmentFactor`."""
         return AlignmentFactor(self, num_heads, head_dim, num_sites=num_sites, generator=generator)
 
     def factor_weight(self, num_heads: int, num_sites: int) -> float:
-        """Factor of a site's divergence, summed over its H heads, where ``num_sites`` calls are aligned."""
+        """The weight of a call's divergence summed over heads: w, or w / (num_heads num_sites) for the mean."""
         return self.weight / (math.prod((num_heads, num_sites)) if self.reduction == "mean" else 1)
 
 
@@ -197,21 +197,21 @@ SUFFIX = ".alignment"  # suffix of an attention call's name in that of its facto
 
 
 class AlignmentFactor(nn.Module):
-    r"""Adds ``-weight * sum over heads of L`` to a Pyro model's log density, one term per sample.
+    r"""Adds ``-weight * (sum over heads of L)`` to a Pyro model's log density, one term per example of a batch.
 
-    Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
-    The divergence is computed when a density is requested, so prediction does not compute it.
+    Call the module inside the plate over the batch. Outside Pyro's handlers, in prediction, it does nothing. The
+    divergence is computed only when the log density is requested.
 
     Args:
-        method: the options.
-        num_heads: H.
-        head_dim: D.
-        num_sites: calls that are aligned in the network, for ``reduction="mean"``.
-        generator: source of the initial weights; by default one with the seed of the options. Layers that share one
-            begin differently.
+        method: options of the attention method.
+        num_heads: H, the number of query heads.
+        head_dim: D, the size of a head.
+        num_sites: number of aligned attention calls in the network, by which ``reduction="mean"`` divides.
+        generator: source of the initial weights; by default a new one with the seed of the options. Factors that are
+            given the same generator get different initial weights.
 
     Attributes:
-        weight: what the divergence summed over heads is multiplied by.
+        weight: multiplier of the divergence summed over heads, see :meth:`AlignmentAttention.factor_weight`.
 
     Example:
         >>> import pyro
@@ -283,10 +283,10 @@ class AlignmentFactor(nn.Module):
         query_mask: Tensor | None = None,
         key_mask: Tensor | None = None,
     ) -> None:
-        """Announces the factor ``name + ".alignment"``, ``[B]``.
+        """Registers the factor ``name + ".alignment"``, ``[B]``, with Pyro.
 
         Args:
-            name: of the attention call.
+            name: name of the attention call.
             query: ``[B, H, T, D]``.
             key: ``[B, G, S, D]``, G dividing H.
             query_mask: bool ``[B, T]`` or ``[B, 1 | H, T]``, True for a real token; None for all.
@@ -294,8 +294,8 @@ class AlignmentFactor(nn.Module):
                 all.
 
         Raises:
-            RuntimeError: training without a driver.
-            ValueError: a wrong number of heads, or a wrong head size.
+            RuntimeError: in training mode with gradients, outside Pyro's handlers (no guide, SVI or driver is active).
+            ValueError: the number of heads or the size of a head is wrong.
         """
         if is_handled():
             where = f"site {name + SUFFIX!r}"
@@ -313,9 +313,9 @@ class AlignmentFactor(nn.Module):
     def divergence(
         self, query: Tensor, key: Tensor, query_mask: Tensor | None = None, key_mask: Tensor | None = None
     ) -> Tensor:
-        """The unweighted divergence of each head, ``[B, H]``; arguments and errors as for the call.
+        """The unweighted divergence of each head, ``[B, H]``; arguments are those of a call, without ``name``.
 
-        Minimising it trains the site's networks too, each in its direction.
+        Minimising it also trains discriminator, critic and navigator. ``ValueError`` if the size of a head is wrong.
         """
         self._check_sizes("AlignmentFactor.divergence", query, key)
         key = repeat_heads(key, query.shape[1])
@@ -336,12 +336,12 @@ class AlignmentFactor(nn.Module):
 
     @property
     def networks(self) -> dict[str, nn.Module]:
-        """The networks of the divergence, by the name of its argument."""
+        """Discriminator, navigator and critic, as far as present, by the names of the divergence's arguments."""
         names = ("discriminator", "navigator", "critic")
         return {name: net for name in names if isinstance(net := getattr(self, name), nn.Module)}
 
     def measure(self, networks: Mapping[str, Any]) -> Callable[..., Tensor]:
-        """The divergence of the options, with these networks."""
+        """The divergence function that the options select ("mmd" excepted), with these networks as arguments."""
         method = self.method
         if method.method == "gan":
             return partial(adversarial, **networks)
@@ -354,7 +354,7 @@ class AlignmentFactor(nn.Module):
     def subsets(
         self, query: Tensor, query_mask: Tensor | None, key: Tensor, key_mask: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """The tokens that are compared, with their masks: random ones where the options limit their number."""
+        """Queries, their mask, keys and their mask, as given or, above ``max_tokens``, of random subsets of tokens."""
         limit = self.method.max_tokens
         if limit is None or max(query.shape[2], key.shape[2]) <= limit:
             return query, query_mask, key, key_mask

@@ -105,16 +105,16 @@ def can_answer_with_weights(method: BayesianAttention, layout: Layout) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Attending:
-    """The tensors of an attention call, as :class:`probattn.sites.AttentionSite` takes them.
+    """The arguments of one attention call, as :class:`probattn.sites.AttentionSite` takes them.
 
     Args:
         query: ``[B, H, T, D]``.
-        key: ``[B, G, S, D]``, G dividing H.
+        key: ``[B, G, S, D]``, with G key heads; G divides H.
         value: ``[B, G, S, E]``.
-        layout: an :class:`probattn.sites.AttentionMask`, or the layout of all pairs.
-        scale: factor of the scores; None for ``D ** -0.5``.
+        layout: an :class:`AttentionMask`, or ``PAIRS`` (the default), which allows all pairs.
+        scale: factor of the dot products; None for ``D ** -0.5``.
         bias: additive scores, broadcastable to ``[B, H, T, S]``; None for none.
-        softcap: soft limit of the scores; None for none.
+        softcap: c, which limits scores to (-c, c), see :func:`attention_scores`; None for no limit.
 
     Example:
         >>> Attending(*torch.ones(3, 1, 2, 5, 4)).scores().shape
@@ -131,27 +131,27 @@ class Attending:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the map."""
+        """Shape of scores and weights, ``[B, H, T, S]``."""
         return torch.Size((*self.query.shape[:3], self.key.shape[2]))
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, AttentionMask | None]:
-        """Query, key, value and mask, the arguments of a site without names."""
+        """Query, key, value and mask: the positional arguments of a site's call, after its name."""
         mask = self.layout if isinstance(self.layout, AttentionMask) else None
         return self.query, self.key, self.value, mask
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of a site that have names."""
+        """The keyword arguments ``scale``, ``bias`` and ``softcap`` of a site's call."""
         return {"scale": self.scale, "bias": self.bias, "softcap": self.softcap}
 
     @property
     def factor(self) -> float:
-        """Factor of the scores."""
+        """Factor of the dot products: ``scale``, or ``D ** -0.5`` if it is None."""
         return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def widened(self) -> Attending:
-        """The same in float32 where tensors are of half precision."""
+        """The same arguments, with float16 and bfloat16 tensors cast to float32."""
         half = (torch.float16, torch.bfloat16)
         wide = {
             name: tensor.float()
@@ -161,7 +161,7 @@ class Attending:
         return replace(self, **wide)
 
     def scores(self) -> Tensor:
-        """The masked scores, a map."""
+        """The masked scores, ``[B, H, T, S]``, see :func:`attention_scores`."""
         query, key, _, mask = self.tensors
         return attention_scores(query, repeat_heads(key, query.shape[1]), mask, **self.options)
 
@@ -178,10 +178,11 @@ def can_tile(method: BayesianAttention, attending: Attending) -> bool:
 
 
 class TiledPosterior(AnsweringPosterior):
-    """q(S) of a call whose draw is its output; the site's value holds nothing.
+    """q(S) of an attention call that is computed in tiles; S ``[B, H, T, S]`` is never stored.
 
-    What needs a map, such as :attr:`distribution`, makes it when it is asked for. The options have a constant spread;
-    ``contextual`` is the prior's network, or None.
+    :meth:`draw` stores the call's output ``[B, H, T, E]`` in ``answer`` and returns an empty tensor ``[B, 0]``, the
+    site's Pyro value. :attr:`distribution` and other tensors ``[B, H, T, S]`` are computed on request. ``method`` has a
+    constant k or a log-normal posterior; ``contextual`` is the network of the contextual prior, else None.
 
     Example:
         >>> from probattn import BayesianAttention
@@ -200,21 +201,21 @@ class TiledPosterior(AnsweringPosterior):
 
     @cached_property
     def inputs(self) -> PosteriorInputs:
-        """The options and the scores, a map."""
+        """The options and the scores ``[B, H, T, S]``."""
         return PosteriorInputs(self.method, self.attending.scores(), self.layout)
 
     @cached_property
     def prior(self) -> Prior:
-        """The prior; where queries see different keys, a map."""
+        """The prior of S, batch shape ``[B, H, T, S]``."""
         key, shape = self.attending.key, self.batch_shape
         return site_prior(self.method, self.contextual, key, shape, self.dtype, self.layout)
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
-        """Makes q(S) of one entry at score 0, whose spread is that of all."""
+        """A function that makes q(S) at score 0, whose ratio of standard deviation to mean is that of all entries."""
         return PosteriorInputs(self.method, self.attending.query.new_zeros(1, 1, 1, 1)).distribution
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
-        """Draws the output ``[B, H, T, E]`` from what would be drawn of S; the value itself is ``[B, 0]``."""
+        """Draws S and stores the output ``[B, H, T, E]`` in ``answer``, and the KL; returns the value ``[B, 0]``."""
         at, method = self.attending, self.method
         # Where all queries see the same keys the KL of a Weibull is a sum over queries and one over keys.
         plain = at.softcap is None and at.bias is None
@@ -240,7 +241,7 @@ class TiledPosterior(AnsweringPosterior):
         return self._nothing()
 
     def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
-        """The output at E[S], the answer; the value itself is ``[B, 0]``."""
+        """Stores the output at E[S] in ``answer``, returns ``[B, 0]``; arguments as in :meth:`SitePosterior.expect`."""
         at = self.attending
         if bias is not None:
             bias = biased(bias.to(at.query.dtype), at.bias)
@@ -252,7 +253,7 @@ class TiledPosterior(AnsweringPosterior):
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
-        """Draws the output ``[P * B, H, T, E]``, the answer, for a prediction."""
+        """As :meth:`draw`, for a prediction with P draws in the batch: output ``[P * B, H, T, E]``, no KL."""
         return self.draw(noise, with_kl=False)
 
     def _kl_apart(self, key: Tensor, log_sum: Tensor) -> Tensor:

@@ -48,21 +48,21 @@ class AttentionWords(Options):
 
 @dataclass(frozen=True)
 class BayesianAttention(Method):
-    r"""Latent unnormalised attention weights S with a gamma prior and a Weibull posterior (Zhang et al. 2021).
+    r"""Latent unnormalised attention weights S with a gamma prior and a Weibull posterior (Zhang et al. 2021a).
 
     .. math::
         S &\sim \mathrm{Gamma}(\alpha, \beta), \qquad W = S / \textstyle\sum_{keys} S \\
         q(S) &= \mathrm{Weibull}(k, \lambda), \quad k = \rho\,\mathrm{softplus}(f_k(h)) + e^{\Phi} + \mathrm{floor} \\
         \lambda &= \sigma\,\mathrm{softplus}(f_\lambda(h)) + e^{\Phi} / \Gamma(1 + 1/k)
 
-    with the attention scores :math:`\Phi` and the upward path h of section 3.2. :meth:`paper` has the paper's settings,
-    :meth:`release` those of the authors' code, and :meth:`bam` the baseline with a fixed concentration.
+    with scores :math:`\Phi`, linear maps f and states h of the upward path (section 3.2, :class:`UpwardChain`).
+    :meth:`paper` has the paper's settings, :meth:`release` those of the authors' code, :meth:`bam` a constant k.
 
     Args:
         posterior: family of the posterior of an unnormalised weight S: "weibull", or "lognormal" (BAM), in which log S
             is normal with mean ``scores - scale^2 / 2`` and standard deviation ``scale``.
         concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM). In a recipe
-            the default is "learned" for the method "babn" and 10 for "bam". No effect on "lognormal".
+            the default is "learned" for the method "babn" and 10 for "bam". No effect with the posterior "lognormal".
         rho: factor rho >= 0 in ``k = rho softplus(f_k(h)) + exp(scores) + floor``, with the states h of the upward path
             (learned maps of the first call's scores). With 4, k is about 3 at the start, and weights have about the
             relative standard deviation of attention dropout 0.1. The paper uses 1.5, with similar results for 1 to 4.
@@ -173,47 +173,47 @@ class BayesianAttention(Method):
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def summary(self) -> str:
-        """BABN, or BAM where the concentration is fixed."""
+        """The method's name: "BABN" if ``concentration`` is "learned", else "BAM"."""
         return "BABN" if self.concentration == "learned" else "BAM"
 
     @property
     def learns_concentration(self) -> bool:
-        """True when k depends on the upward path."""
+        """True if k depends on the upward path."""
         return self.posterior == "weibull" and self.concentration == "learned" and self.rho > 0
 
     @property
     def learns_scale(self) -> bool:
-        """True when lambda depends on the upward path."""
+        """True if lambda depends on the upward path."""
         return self.posterior == "weibull" and self.sigma > 0
 
     @property
     def learns_strength(self) -> bool:
-        """True when the strength of the prior is learned."""
+        """True if ``prior_strength`` is "learned"."""
         return self.prior_strength == "learned"
 
     @property
     def log_strength(self) -> float:
-        """Log of the prior's strength; 0 where that is learned."""
+        """The logarithm of ``prior_strength``; 0 if it is "learned"."""
         return 0.0 if isinstance(self.prior_strength, str) else math.log(self.prior_strength)
 
     @property
     def prior_rate(self) -> float:
-        """Rate of the prior, without a strength that is learned."""
+        """Rate s beta of the gamma prior; beta if the strength s is "learned"."""
         return self.rate if isinstance(self.prior_strength, str) else self.rate * self.prior_strength
 
     @property
     def has_upward_path(self) -> bool:
-        """True when the posterior needs the upward path h."""
+        """True if k or lambda depends on the upward path."""
         return self.learns_concentration or self.learns_scale
 
     @property
     def has_parameters(self) -> bool:
-        """True when a site with these options holds parameters of its own."""
+        """True if a site with these options has parameters: those of the upward path or of the contextual prior."""
         return self.has_upward_path or self.prior == "contextual"
 
     @classmethod
     def paper(cls, **options: Any) -> BayesianAttention:
-        """The settings of Zhang et al. 2021a; ``options`` override single ones. Causal networks need upward "heads"."""
+        """The settings of Zhang et al. 2021a; ``options`` replace single ones. Causal networks need upward "heads"."""
         settings: dict[str, Any] = {
             "rho": 1.5,
             "sigma": 1e-6,
@@ -227,13 +227,13 @@ class BayesianAttention(Method):
 
     @classmethod
     def release(cls, **options: Any) -> BayesianAttention:
-        """The settings of the code that Zhang et al. 2021 released; ``options`` override single ones.
+        """The settings of the code that Zhang et al. 2021a released; ``options`` replace single ones.
 
-        Those of its last commit's script (MCAN, github.com/szhang42/Bayesian_Attention_Belief_Networks): rho 1.7, sigma
-        1e-6, a floor of 0.05, normalised scores, noise from (0.1, 0.9), maps along positions, states of the upward path
-        times 1e-6, separate scores for k, the prior Gamma(1e-6 alpha, 1e-6) and the mean of the KL over pairs. Its
-        weight of the KL is :data:`RELEASE_KL_WEIGHT` of the likelihood of a datum. Causal networks need
-        ``upward="heads"``.
+        They are those of the script in its last commit (MCAN, github.com/szhang42/Bayesian_Attention_Belief_Networks):
+        rho 1.7, sigma 1e-6, a floor of 0.05, normalised scores, noise from (0.1, 0.9), maps along positions, states of
+        the upward path times 1e-6, separate scores for k, the prior Gamma(1e-6 alpha, 1e-6) and the mean of the KL over
+        pairs. The script's weight of this mean, 0.5 / 64 of the log-likelihood of one datum, must be set as KL weight
+        of the training. Causal networks need ``upward="heads"``.
         """
         settings: dict[str, Any] = {
             "rho": 1.7,
@@ -248,16 +248,16 @@ class BayesianAttention(Method):
 
     @classmethod
     def bam(cls, concentration: float = 10.0, **options: Any) -> BayesianAttention:
-        """Bayesian attention modules (Fan et al. 2020): constant k, no upward path; ``options`` override."""
+        """Bayesian attention modules (Fan et al. 2020): constant k, no upward path; ``options`` replace single ones."""
         return cls(**({"concentration": concentration} | options))
 
     def build(
         self, num_heads: int, head_dim: int, *, causal: bool = False, max_positions: int | None = None
     ) -> AttentionSite:
-        """Makes the site of one attention call, with its prior and posterior networks.
+        """Makes the site of one attention call, a module with the parameters of its prior and posterior.
 
-        Call it with queries, keys and values, or give it to :func:`probattn.attention`. Arguments are those of
-        :class:`probattn.sites.SiteSpec`.
+        Call the site with a name, queries, keys and values, or pass it to :func:`probattn.attention` as ``method``.
+        Arguments and errors are those of :class:`probattn.sites.SiteSpec` and :class:`probattn.sites.AttentionSite`.
         """
         from probattn.sites.site import AttentionSite, SiteSpec  # which imports these options
 

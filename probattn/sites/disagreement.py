@@ -21,19 +21,19 @@ def frobenius_penalty(weights: Tensor, mask: Tensor | None = None) -> Tensor:
     .. math:: P_b = \operatorname*{mean}_t \|A_{b,t} A_{b,t}^\top - I\|_F^2, \qquad A_{b,t} = w_{b,:,t,:} \in
         \mathbb R^{H \times S}
 
-    In the paper a sentence has a single matrix A, a row a head; here each query has one, and the penalty is their mean.
-    It is 0 where every head attends to one key and no two heads to the same.
+    In the paper a sentence has a single matrix A, with one row per head; here each query has such a matrix, and the
+    penalty is the mean over queries. It is 0 if every head attends to a single key and no two heads to the same key.
 
     Args:
-        weights: attention weights ``[B, H, T, S]``.
-        mask: bool ``[B, T]``, True for queries that count; None for all.
+        weights: attention weights w, ``[B, H, T, S]``.
+        mask: bool ``[B, T]``, True for real queries; None if all are real.
 
     Returns:
-        ``[B]``, at least float32; 0 for a sample without queries.
+        ``[B]``, at least float32; 0 for an example without queries.
 
     Raises:
         TypeError: the mask is not bool, or the weights are not floating-point.
-        ValueError: shapes that do not fit.
+        ValueError: shapes do not fit.
 
     Example:
         >>> frobenius_penalty(torch.eye(3)[None, :, None, :])  # three heads, each with a key of its own
@@ -54,8 +54,8 @@ def position_agreement(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
     .. math:: -D_b^{\mathrm{pos}} = \operatorname*{mean}_t \frac{1}{H^2} \sum_{i,j=1}^H \sum_s w_{b,i,t,s} w_{b,j,t,s}
 
-    The terms i = j are the paper's too: they reward attention that is spread out. The paper's sum over queries is a
-    mean here, so that long texts do not weigh more. Arguments and errors are those of :func:`frobenius_penalty`.
+    The terms i = j, which the paper has too, are smaller if a head attends to several keys. The sum over queries of the
+    paper is a mean here, so long texts do not weigh more. Arguments and errors are those of :func:`frobenius_penalty`.
 
     Returns:
         ``[B]``, at least float32, between 0 and 1.
@@ -70,13 +70,13 @@ def position_agreement(weights: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def cosine_agreement(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
-    r"""The mean cosine between heads, minus the disagreement of Li et al. 2018 on subspaces (Eq. 7) or outputs (Eq. 9).
+    r"""The mean cosine between heads: minus the disagreement of Li et al. 2018 on values (Eq. 7) or outputs (Eq. 9).
 
     .. math:: -D_b = \operatorname*{mean}_t \frac{1}{H^2} \sum_{i,j=1}^H
         \frac{x_{b,i,t} \cdot x_{b,j,t}}{\|x_{b,i,t}\| \|x_{b,j,t}\|}
 
-    with x the values of the keys' tokens (subspaces) or the heads' outputs. The terms i = j, 1 each, are the paper's.
-    Vectors ``[B, H, T, E]`` of length 0 have cosine 0 with all; mask and errors are those of :func:`frobenius_penalty`.
+    with x, ``vectors`` ``[B, H, T, E]``, the heads' values (the paper's "subspaces") or outputs at token t. A vector of
+    norm 0 has cosine 0 with all. ``mask`` and errors are those of :func:`frobenius_penalty`.
 
     Returns:
         ``[B]``, at least float32, between 0 and 1.
@@ -96,17 +96,17 @@ def parameter_agreement(particles: Tensor) -> Tensor:
     .. math:: \frac{1}{2 H} \sum_{i,j=1}^H \frac{\theta_i \cdot \theta_j}{\|\theta_i\| \|\theta_j\|}
 
     Its gradient in :math:`\theta_i` is :math:`\frac1H \sum_j \nabla_{\theta_i} \cos(\theta_i, \theta_j)`, the second
-    term of the section's first update, with the sign of a penalty: as printed there the term would draw heads together.
+    term of the first update in that section, but with the opposite sign: as printed, the update makes heads similar.
 
     Args:
-        particles: the heads' weights ``[H, N]``. One of length 0 has cosine 0 with all.
+        particles: each head's weights in the projection as a row, ``[H, N]``. A row of norm 0 has cosine 0 with all.
 
     Returns:
         ``[]``, at least float32, between 0 and H / 2.
 
     Raises:
         TypeError: the particles are not floating-point.
-        ValueError: another number of dimensions.
+        ValueError: ``particles`` is not a matrix.
 
     Example:
         >>> parameter_agreement(torch.eye(2))
@@ -160,23 +160,24 @@ _PENALTIES: dict[str, tuple[Penalised, Callable[[Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True)
 class DisagreementAttention(Method):
-    r"""Attention whose heads are penalised for similarity: the penalties that repulsive attention is compared with.
+    r"""Attention with a penalty on heads that are similar, for comparison with repulsive attention.
 
     .. math:: \log p(y \mid x) - w \sum_{\text{sites}} P
 
-    with a penalty P of one sample and attention call, in :mod:`probattn.sites.disagreement`:
+    with a penalty P for one example and attention call:
 
-    - "frobenius": :math:`\|A A^\top - I\|_F^2`, A the heads' weights of one query, mean over queries (Lin et al. 2017,
-      Eq. 8);
-    - "subspaces", "positions", "outputs": minus the disagreement of Li et al. 2018 (Eq. 7, 8, 9), the mean over pairs
-      of heads of the cosine between values, of the product of attention weights, of the cosine between outputs;
-    - "parameters": the same on the heads' slices of the projections (An et al. 2020, section C.6), the first of the
-      three steps of their Table 9. It knows no samples: every one gets the same. The other two steps are
-      ``RepulsiveAttention(kernel="cosine", smoothing=False)`` and, under a driver with
-      ``kernel=CosineKernel(offset=0.0)``, ``RepulsiveAttention()``.
+    - "frobenius": :func:`frobenius_penalty`, the mean of :math:`\|A A^\top - I\|_F^2` (Lin et al. 2017, Eq. 8);
+    - "subspaces", "outputs": :func:`cosine_agreement`, the mean cosine between the heads' values or between their
+      outputs (Li et al. 2018, Eq. 7 and 9);
+    - "positions": :func:`position_agreement`, the mean product of the heads' attention weights (Eq. 8);
+    - "parameters": the sum of cosines between the heads' weights in the projections (An et al. 2020, section C.6), see
+      :func:`parameter_agreement`; all examples get the same penalty. It is the first of three steps from a penalty to
+      repulsion in their Table 9; the others are ``RepulsiveAttention(kernel="cosine", smoothing=False)`` and
+      ``RepulsiveAttention(kernel="cosine", offset=0.0)``.
 
-    Each attention call adds the Pyro factor ``site.disagreement``, one term per sample. Attention weights are penalised
-    before attention dropout, latent ones as drawn. At weight 0 the network trains as without it, bit for bit.
+    Each attention call NAME adds the Pyro factor ``NAME.disagreement``, with one term per example. Attention weights
+    are penalised before attention dropout, latent ones as sampled. At weight 0 the network trains as without the
+    penalty, bit for bit.
 
     Args:
         method: what is penalised: deviation of the heads' attention vectors from orthonormality ("frobenius"), or
@@ -185,9 +186,9 @@ class DisagreementAttention(Method):
         weight: weight w of the penalty in the objective, >= 0; Li et al. 2018 use 1.
         projections: for "parameters": projections whose weights are compared between heads.
         layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the
-            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it to
-            ``convert``.
-        attention: kind of attention calls whose heads are penalised; None leaves it to ``convert``.
+            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves the
+            choice to ``convert``.
+        attention: kind of attention calls whose heads are penalised; None leaves the choice to ``convert``.
 
     Raises:
         ValueError: an option is outside its range.
@@ -217,12 +218,12 @@ class DisagreementAttention(Method):
         super().__post_init__()
 
     def summary(self) -> str:
-        """The penalised quantity and the weight."""
+        """The penalised quantity and the weight, such as "penalty on heads alike (outputs), weight 0.1"."""
         return f"penalty on heads alike ({self.method}), weight {self.weight:g}"
 
     @property
     def looks_at(self) -> Penalised | Literal["parameters"]:
-        """The penalised part of an attention call."""
+        """The penalised tensor of an attention call: "weights", "value", "output" or "parameters"."""
         return "parameters" if self.method == "parameters" else _PENALTIES[self.method][0]
 
     def build(self) -> DisagreementFactor:
@@ -231,10 +232,10 @@ class DisagreementAttention(Method):
 
 
 class DisagreementFactor(nn.Module):
-    r"""Adds ``-weight * penalty`` to a Pyro model's log density, one term per sample.
+    r"""Adds ``-weight * penalty`` to a Pyro model's log density, one term per example of a batch.
 
-    Called inside the plate over the batch. Without a Pyro handler it does nothing: a network predicts as without it.
-    The penalty is computed when a density is requested.
+    Call the module inside the plate over the batch. Outside Pyro's handlers, in prediction, it does nothing. The
+    penalty is computed only when the log density is requested.
 
     Example:
         >>> import pyro
@@ -258,20 +259,20 @@ class DisagreementFactor(nn.Module):
         return str(self.method)
 
     def forward(self, name: str, heads: Tensor, mask: Tensor | None = None) -> None:
-        """Announces the factor ``name + ".disagreement"``, ``[B]``.
+        """Registers the factor ``name + ".disagreement"``, ``[B]``, with Pyro.
 
         Args:
-            name: of the attention call.
-            heads: what the method looks at: attention weights ``[B, H, T, S]``, values or outputs ``[B, H, T, E]``.
-            mask: bool ``[B, T]``, True for tokens that count; None for all.
+            name: name of the attention call.
+            heads: the penalised tensor: attention weights ``[B, H, T, S]``, or values or outputs ``[B, H, T, E]``.
+            mask: bool ``[B, T]``, True for real tokens; None if all are real.
 
         Raises:
-            RuntimeError: training without a driver.
+            RuntimeError: in training mode with gradients, outside Pyro's handlers (no guide, SVI or driver is active).
         """
         self.announce(name, len(heads), lambda: self.penalty(heads, mask))
 
     def announce(self, name: str, rows: int, measure: Callable[[], Tensor]) -> None:
-        """As the call, with a penalty ``[B]`` of B ``rows``, or ``[]``, that ``measure`` computes on demand."""
+        """As a call, with a function ``measure`` that computes the penalty, ``[rows]`` or ``[]``, on demand."""
         announce(
             name + SUFFIX,
             lambda: (-self.method.weight * measure()).expand(rows),
@@ -281,7 +282,7 @@ class DisagreementFactor(nn.Module):
         )
 
     def penalty(self, heads: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The unweighted penalty ``[B]``; arguments as for the call. ``ValueError`` for a method on parameters."""
+        """The unweighted penalty ``[B]``; arguments as in a call. ``ValueError`` for the method "parameters"."""
         if self.method.method == "parameters":
             raise ValueError(
                 "DisagreementFactor.penalty: the method 'parameters' looks at weights of projections"
@@ -289,5 +290,5 @@ class DisagreementFactor(nn.Module):
         return _PENALTIES[self.method.method][1](heads, mask)
 
     def parameter_penalty(self, projections: Sequence[Tensor]) -> Tensor:
-        """The unweighted penalty on parameters ``[]``, summed over projections with heads' weights ``[H, N]``."""
+        """The unweighted penalty ``[]`` of the method "parameters": the sum over projections, each ``[H, N]``."""
         return torch.stack([parameter_agreement(particles) for particles in projections]).sum()

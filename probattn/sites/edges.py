@@ -18,19 +18,18 @@ from probattn.sites.upward import UpwardChain
 
 @dataclass(frozen=True, eq=False)
 class Edges(Layout):
-    """Directed edges and what is summed over the incoming edges of each node.
+    """Directed edges of a graph, with sums and softmax over the incoming edges of each node.
 
-    Where attention over pairs is normalised over the keys of a query, attention over edges is normalised over the
-    incoming edges of a target. The last dimension of every map is the edges'; a site's is one datum of one row,
-    ``[1, H, 1, E]``.
+    Attention over edges is normalised over the incoming edges of a target node, as attention over pairs is over the
+    keys of a query. The last dimension of scores and weights runs over edges; at a site they are ``[1, H, 1, E]``.
 
     Args:
-        index: int64 ``[2, E]``, sources above targets; the same edge may stand several times.
-        num_nodes: N.
+        index: int64 ``[2, E]``: source nodes in row 0, target nodes in row 1; an edge may occur several times.
+        num_nodes: N, the number of nodes.
 
     Raises:
-        TypeError: the index is not int64.
-        ValueError: it is not ``[2, E]``, or an edge leads from or to a node outside 0..N-1.
+        TypeError: ``index`` is not int64.
+        ValueError: ``index`` is not ``[2, E]``, or an edge leads from or to a node outside 0..N-1.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 2, 2], [0, 0, 0, 2]]), num_nodes=3)
@@ -64,12 +63,12 @@ class Edges(Layout):
 
     @property
     def source(self) -> Tensor:
-        """Node from which each edge leads, ``[E]``: the keys' side."""
+        """Source node of each edge, ``[E]``; it has the role of the key."""
         return self.index[0]
 
     @property
     def target(self) -> Tensor:
-        """Node to which each edge leads, ``[E]``: the queries' side."""
+        """Target node of each edge, ``[E]``; it has the role of the query."""
         return self.index[1]
 
     @cached_property
@@ -88,25 +87,25 @@ class Edges(Layout):
         return zeros.index_add(-1, self.target, values)
 
     def log_softmax(self, scores: Tensor) -> Tensor:
-        """Scores ``[..., E]`` less the log of the sum of their exponentials over the edges with the same target."""
+        """The logarithm of :meth:`softmax`, ``[..., E]``."""
         shifted = scores - self._largest(scores)
         return shifted - self.sum(shifted.exp()).index_select(-1, self.target).log()
 
     def softmax(self, scores: Tensor) -> Tensor:
-        """Weights ``[..., E]`` that sum to 1 over the incoming edges of each node that has any."""
+        """Softmax of scores ``[..., E]`` over the edges with the same target, ``[..., E]``."""
         powers = (scores - self._largest(scores)).exp()
         return powers / self.sum(powers).index_select(-1, self.target)
 
     def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
-        """Log-softmax over incoming edges of the values ``[N, H]`` of their sources, ``[1, H, 1, E]``."""
+        """For values ``[N, H]`` of nodes: log-softmax of the source's value over incoming edges, ``[1, H, 1, E]``."""
         return self.log_softmax(values.t().index_select(1, self.source))[None, :, None]
 
     def without(self, nodes: Tensor) -> Edges:
-        """The edges of which those that leave some nodes, bool ``[N]``, have weight 0."""
+        """The same edges, of which those that start at a marked node (``nodes``, bool ``[N]``) get weight 0."""
         return _Remaining(self.index, self.num_nodes, ~nodes[self.source])
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> int:
-        """Edges ("mean"), or nodes with an incoming edge ("keys"), times heads."""
+        """Divisor of the KL: heads times edges ("mean"), or heads times nodes with an incoming edge ("keys")."""
         return max(1, shape[1] * (len(self) if reduction == "mean" else self.num_targets))
 
     def _largest(self, scores: Tensor) -> Tensor:
@@ -130,26 +129,25 @@ class _Remaining(Edges):
 
 
 EdgePosterior = SitePosterior
-"""The posterior over edges is that over pairs, with :class:`Edges` for its layout."""
+"""The posterior of attention over edges: :class:`SitePosterior` with :class:`Edges` as layout."""
 
 
 class EdgeAttentionSite(LatentSite):
-    r"""Attention over the edges of a graph whose unnormalised weights S are latent.
+    r"""Attention over the edges of a graph whose unnormalised weights S are a latent Pyro variable.
 
-    :class:`probattn.sites.AttentionSite` with the incoming edges of a node instead of the keys of a query:
+    As :class:`probattn.sites.AttentionSite`, with the incoming edges j to i of a node i instead of the keys of a query:
 
     .. math::
         S_{ij} &\sim \mathrm{Gamma}(\alpha_{ij}, \beta), \qquad
             \alpha_{i\cdot} = \mathrm{softmax}_{j \to i}(f_2(\mathrm{ReLU}(f_1(k_j)))) \\
         W_{ij} &= S_{ij} / \textstyle\sum_{j' \to i} S_{ij'}
 
-    and the Weibull posterior of Zhang et al. 2021, section 3.2, from the scores of the edges. Pyro sees S as one datum
-    ``[1, H, 1, E]``, outside all plates. The handlers around a call decide what it does, as for every site.
-
-    Arguments are those of :class:`probattn.sites.AttentionSite`; the upward path mixes heads.
+    with the contextual prior (:math:`f_1`, :math:`f_2` linear maps, :math:`k_j` the features of node j) and the Weibull
+    posterior of Zhang et al. 2021a, section 3.2, from the scores of the edges. S is ``[1, H, 1, E]``, one event outside
+    all plates. Pyro's handlers determine S as in :class:`probattn.sites.AttentionSite`, whose arguments this class has.
 
     Raises:
-        ValueError: ``upward="positions"``: nodes have no positions; or ``width_scores="separate"``.
+        ValueError: ``upward="positions"``, since nodes have no positions, or ``width_scores="separate"``.
 
     Example:
         >>> edges = Edges(torch.tensor([[0, 1, 1], [0, 0, 1]]), num_nodes=2)
@@ -176,23 +174,23 @@ class EdgeAttentionSite(LatentSite):
     def forward(
         self, name: str, scores: Tensor, key: Tensor, edges: Edges, *, call: int = 0, observations: int = 1
     ) -> Tensor:
-        """Weights of the edges.
+        """Computes the attention weights of the edges.
 
         Args:
             name: name of the Pyro site.
-            scores: Phi, ``[E, H]``, finite.
-            key: features of the nodes as sources, ``[N, H, D]``; the contextual prior reads them.
+            scores: attention scores of the edges, ``[E, H]``, finite.
+            key: features of the source nodes, ``[N, H, D]``, for the contextual prior.
             edges: E edges between N nodes.
-            call: which of this module's calls in a forward pass this is.
-            observations: number of data (labelled nodes) that the graph explains: the averages "mean" and "keys" of
-                the KL count once for each of them.
+            call: number of this call among this module's calls within a forward pass, from 0.
+            observations: number of labelled nodes; with ``kl_reduction`` "mean" or "keys" the averaged KL is multiplied
+                by it.
 
         Returns:
-            W, ``[E, H]``, in the scores' type.
+            W, ``[E, H]``, in the dtype of the scores.
 
         Raises:
-            RuntimeError: training without a driver, or under ``torch.nn.DataParallel``.
-            ValueError: shapes that do not fit, a given S of the wrong shape, or a negative one.
+            RuntimeError: the cases of :meth:`probattn.sites.AttentionSite.forward`.
+            ValueError: shapes do not fit, or a value of S set by a handler is negative or of a wrong shape.
         """
         self._refuse_unsupported(name)
         self._check(name, scores, key, edges)

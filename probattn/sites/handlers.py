@@ -120,18 +120,18 @@ Resumption = Callable[[], AbstractContextManager[None]]
 
 
 def checkpoint_contexts(*resumptions: Resumption) -> Contexts:
-    """Serves ``torch.utils.checkpoint.checkpoint`` as ``context_fn`` around a block with attention sites.
+    """The argument ``context_fn`` of ``torch.utils.checkpoint.checkpoint`` for a block with attention sites.
 
-    A checkpointed block runs again in the backward pass, where no handler of Pyro's is active. With these contexts it
-    meets copies of the handlers of its first run, which record elsewhere: its sites are drawn from the same noise
-    (torch restores its generators), and nothing is announced a second time. What left the block in the first run, such
-    as its sites' KL, has its gradient.
+    A checkpointed block runs again in the backward pass, where no Pyro handler is active. With these contexts the
+    second run is under copies of the handlers of the first, whose records are thrown away: sites are drawn from the
+    same noise (torch restores its generators), and no site is registered twice. Tensors that left the block in the
+    first run, such as the KL of its sites, still get their gradients.
 
     Args:
-        *resumptions: further states that the second run needs as the first one found them.
+        *resumptions: functions, as from :meth:`UpwardChain.remember`, that make contexts which restore more state.
 
     Returns:
-        The contexts of the first run, which does nothing, and of the second.
+        The context manager of the first run, which does nothing, and that of the second.
 
     Example:
         >>> import functools, pyro, torch, probattn
@@ -254,11 +254,13 @@ def compute_together(factors: Sequence[DeferredFactor]) -> None:
 def announce(
     name: str, compute: Callable[[], Tensor], batch_shape: torch.Size, *, training: bool, what: str
 ) -> None:
-    """A deferred factor under a Pyro handler; nothing in prediction.
+    """Under a Pyro handler, registers the factor ``name``, computed when its density is requested; else does nothing.
+
+    ``compute`` returns the log factor; ``training`` is the calling module's mode; ``what`` names the factor in errors.
 
     Raises:
-        RuntimeError: in training mode with gradients, outside all handlers: training would leave ``what`` out.
-        ValueError: ``compute`` gives a tensor of another shape than ``batch_shape``.
+        RuntimeError: in training mode with gradients, without a handler: training would omit the factor.
+        ValueError: ``compute`` returns a tensor of another shape than ``batch_shape``.
     """
     if is_handled():
         deferred_factor(name, compute, batch_shape)

@@ -19,15 +19,14 @@ MASKED_SCORE = -1e30
 
 @dataclass(frozen=True, eq=False)
 class AttentionMask(Layout):
-    """The validity of query-key pairs of one attention call.
+    """The query-key pairs that an attention call allows.
 
-    Everything derived from the mask is computed once, on first use, so that one mask object can serve every layer of
-    a forward pass.
+    Tensors derived from the mask are computed once, on first use; use one mask object for all layers of a forward pass.
 
     Args:
         valid: bool ``[B, 1 | H, 1 | T, S]``, True where the query may attend to the key.
-        query_valid: bool ``[B, T]``, True where the query is a real token; padded queries take no part in the KL.
-            ``None``: every query is real.
+        query_valid: bool ``[B, T]``, True for real queries; padded queries do not contribute to the KL. None if all
+            queries are real.
 
     Raises:
         TypeError: a tensor is not bool.
@@ -65,29 +64,29 @@ class AttentionMask(Layout):
 
     @cached_property
     def additive(self) -> Tensor:
-        """Float32 of ``valid``'s shape: 0 where valid, :data:`MASKED_SCORE` elsewhere."""
+        """Float32 of the shape of ``valid``: 0 at allowed pairs, -1e30 at forbidden ones."""
         return (~self._distinct).float().mul_(MASKED_SCORE).expand(self.valid.shape)
 
     @cached_property
     def rows_alike(self) -> bool:
-        """True when every query sees the same keys (padding only; neither causal nor windowed)."""
+        """True if all queries may attend to the same keys (padding only; neither causal nor windowed)."""
         if self.valid.shape[2] == 1 or self.valid.stride(2) == 0:
             return True
         return bool((self.valid == self.valid[:, :, :1]).all())
 
     @cached_property
     def valid_weight(self) -> Tensor:
-        """``valid`` as float32 0/1 factors."""
+        """``valid`` as float32: 1 at allowed pairs, 0 at forbidden ones."""
         return self._distinct.float().expand(self.valid.shape)
 
     @cached_property
     def row_weight(self) -> Tensor:
-        """Float32 ``[B, 1 | H, 1 | T, 1]``: 0 for a query without any key, else 1."""
+        """Float32 ``[B, 1 | H, 1 | T, 1]``: 0 for a query that may attend to no key, else 1."""
         return self._distinct.any(dim=-1, keepdim=True).float().expand(*self.valid.shape[:3], 1)
 
     @cached_property
     def has_empty_rows(self) -> bool:
-        """True when some query has no key at all; its output is defined to be zero."""
+        """True if some query may attend to no key; the output of such a query is 0."""
         return not bool(self._distinct.any(dim=-1).all())
 
     @property
@@ -97,12 +96,12 @@ class AttentionMask(Layout):
 
     @cached_property
     def query_weight(self) -> Tensor | None:
-        """Float32 ``[B, 1, T, 1]``: 0 for padded queries, else 1; None where every query is real."""
+        """Float32 ``[B, 1, T, 1]``: 0 for padded queries, else 1; None if ``query_valid`` is None."""
         return None if self.query_valid is None else self.query_valid[:, None, :, None].float()
 
     @cached_property
     def pair_weight(self) -> Tensor:
-        """Float32 0/1 ``[B, 1 | H, 1 | T, S]``: valid pairs of real queries, those that take part in the KL."""
+        """Float32 ``[B, 1 | H, 1 | T, S]``: 1 at allowed pairs of real queries, which contribute to the KL, else 0."""
         return self.valid_weight if self.query_weight is None else self.valid_weight * self.query_weight
 
     @cached_property
@@ -123,16 +122,16 @@ class AttentionMask(Layout):
         return self.zero_empty(torch.softmax(log_value + self.additive.to(log_value.dtype), dim=-1))
 
     def zero_empty(self, weights: Tensor) -> Tensor:
-        """Weights with zeros for queries without any key."""
+        """Weights ``[B, H, T, S]``, set to 0 for queries that may attend to no key."""
         some = not on_cpu(weights) or self.has_empty_rows  # a product costs less than to wait for the answer
         return weights * self.row_weight.to(weights.dtype) if some else weights
 
     def zero_forbidden(self, values: Tensor) -> Tensor:
-        """Values with zeros at forbidden pairs."""
+        """Values ``[B, H, T, S]``, set to 0 at forbidden pairs."""
         return torch.where(self.valid, values, 0.0)
 
     def over_keys(self, values: Tensor, num_heads: int) -> Tensor:
-        """Log-softmax over the keys of each query of one value a key; 0 at forbidden pairs."""
+        """Log-softmax of one number per key, ``[B, G, S]``, over each query's allowed keys: ``[B, H, 1 | T, S]``."""
         shared = self._distinct.shape[2] == 1 or (on_cpu(values) and self.rows_alike)
         rows = slice(0, 1) if shared else slice(None)
         additive, valid = (item[:, :, rows].to(values.dtype) for item in (self.additive, self.valid_weight))
@@ -145,14 +144,14 @@ class AttentionMask(Layout):
     def reduction_factor(
         self, reduction: KLReduction, shape: torch.Size, dtype: torch.dtype, observations: int = 1
     ) -> Tensor | float:
-        """As of all pairs; the same tensor for all calls of one shape."""
+        """Factor from the KL summed over a call to its reduced form: ``observations`` / count ``[B]``, 1 for "sum"."""
         key = (reduction, shape, dtype, observations)
         if key not in self._factors:
             self._factors[key] = super().reduction_factor(*key)
         return self._factors[key]
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
-        """Valid pairs of real queries ("mean"), or real queries with any key times heads ("keys"), ``[B]``."""
+        """Divisor of the KL, ``[B]``: heads times allowed pairs of real queries ("mean") or real queries with keys."""
         valid = self._distinct.float()
         per_query = valid.sum(dim=-1) if reduction == "mean" else valid.amax(dim=-1)  # [B, 1 | H, 1 | T]
         per_query = per_query.sum(dim=1, keepdim=True) * (shape[1] // valid.shape[1])

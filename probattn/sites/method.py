@@ -53,16 +53,16 @@ how heads differ; or one that :func:`probattn.tasks.topics.register_topic` adds.
 
 @dataclass(frozen=True)
 class RecipeKeys:
-    """Recipe of a method, where it differs from the options.
+    """How the section of a method in recipes differs from the method's options.
 
-    In every section ``attention`` is the key ``kind``, ``layers`` and ``kind`` are "all" where they are left out, and
-    ``seed`` is that of the training.
+    In all sections the option ``attention`` is called ``kind``, ``layers`` and ``kind`` default to "all", and the
+    option ``seed`` is the seed of the training.
 
     Args:
-        about: what the section means, in a sentence.
-        renamed: keys of options that have another name in recipes.
-        extra: options that only recipes have.
-        order: keys that come first, in this order; the others follow in that of the options.
+        about: a sentence that describes the section.
+        renamed: names in recipes of options that have another name there, by option.
+        extra: a class of further keys that only recipes have.
+        order: keys that come first, in this order; the others follow in the order of the options.
     """
 
     about: str = "Options of this method; null for none."
@@ -72,18 +72,18 @@ class RecipeKeys:
 
 
 class Method(Options):
-    """Base of the options of an attention method.
+    """Base class of the options of attention methods.
 
-    A method is a frozen dataclass that inherits this and is registered in :data:`METHODS`. How it is put on a network
-    is registered with :func:`probattn.models.hosts.place`.
+    A method is a frozen dataclass that inherits from this class and is registered in :data:`METHODS`. A function
+    registered with :func:`probattn.models.hosts.place` adds it to a network.
 
     Attributes:
-        kind: what it is called in the description of a saved network.
-        section: its section in recipes.
-        key: what networks with it are called in records, where no method before it in the registry is present.
-        recipe: how it is written in recipes.
+        kind: name of the method in the description of a saved network.
+        section: name of the method's section in recipes.
+        key: name in records of networks with this method, unless a method before it in :data:`METHODS` is present.
+        recipe: how the section in recipes differs from the options.
         summarised: options that :meth:`summary` names.
-        measured: what a report measures of a network with it, besides predictions and attention maps.
+        measured: topics that reports on networks with this method add: "posterior", "alignment", "heads" or another.
 
     Example:
         >>> from probattn import AlignmentAttention
@@ -100,20 +100,20 @@ class Method(Options):
 
     @property
     def layers(self) -> str | Sequence[int] | None:
-        """Layers that the method concerns; None leaves them to ``convert``."""
+        """Layers to which the method applies; None leaves the choice to ``convert``."""
         return None
 
     @property
     def attention(self) -> Calls | None:
-        """Kind of attention calls that the method concerns; None leaves it to ``convert``."""
+        """Attention calls to which the method applies: "all", "self" or "cross"; None leaves it to ``convert``."""
         return None
 
     def summary(self) -> str:
-        """Summary of the method, with the options that are always named."""
+        """Name of the method, with the options in :attr:`summarised`."""
         return type(self).__name__
 
     def words(self) -> str:
-        """The summary and the options that differ from their defaults."""
+        """The :meth:`summary`, then the other options that differ from their defaults."""
         changed = [f"{name} {_word(value)}" for name, value in self._changed().items()]
         if not changed and not self.summarised:
             changed = ["default options"]
@@ -151,7 +151,7 @@ Kind = TypeVar("Kind", bound=type[Method])
 
 
 class MethodRegistry:
-    """Classes of options of attention methods; those before come first where a network has several.
+    """The classes of attention methods in order; if a network has several, the one registered first names it.
 
     Example:
         >>> from probattn.sites import METHODS
@@ -180,18 +180,18 @@ class MethodRegistry:
         return match
 
     def key(self, methods: Iterable[Method]) -> str | None:
-        """Name in records of a network with these methods, that of the first registered one; None without methods."""
+        """Name in records of a network with these methods: the ``key`` of the one registered first; None for none."""
         options = tuple(methods)
         return next(
             (kind.key for kind in self._methods for option in options if isinstance(option, kind)), None
         )
 
     def register(self, method: Kind) -> Kind:
-        """Adds a method after the others and returns its class; a decorator.
+        """Adds the class of a method after the others and returns it; usable as a decorator.
 
         Raises:
-            TypeError: it is no dataclass of options with kind, section and key, and a description of every option.
-            ValueError: another method has its kind, or its section of recipes.
+            TypeError: not a dataclass with ``kind``, ``section`` and ``key``, or an option is not described under Args.
+            ValueError: another method has the same ``kind`` or ``section``.
         """
         missing = [name for name in ("kind", "section", "key") if not hasattr(method, name)]
         if missing or "__dataclass_fields__" not in vars(method):

@@ -35,7 +35,7 @@ The same rows have the same numbers each time; rows that follow those of the las
 
 
 class Noise(Protocol):
-    """Gives standard uniform and standard normal tensors; what a guide draws its sites from."""
+    """Protocol of the random numbers from which a guide computes samples of S."""
 
     @property
     def draws(self) -> int:
@@ -78,15 +78,15 @@ class _Source:
 
 
 class GlobalNoise(_Source):
-    """Noise from torch's global generators, the ones that ``pyro.set_rng_seed`` sets.
+    """Noise from torch's global generators, which ``pyro.set_rng_seed`` seeds.
 
-    On a CPU they give each tensor its seed. A checkpoint therefore needs the state of torch's generators alone.
+    On a CPU these generators only seed the noise of each tensor; saving their state is enough to repeat a run.
     """
 
     draws = 1
 
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
-        """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
+        """A function that writes the next numbers, for ``like``, row by row; None if they are made otherwise (GPU)."""
         return _Streams(kind, [self._seed()], like) if _is_seeded(like) else None
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
@@ -102,21 +102,21 @@ class GlobalNoise(_Source):
 
 
 class SeededNoise(_Source):
-    """Noise with one seed per draw, for draws folded into the batch.
+    """Noise with one seed per draw (posterior sample), for draws folded into the batch.
 
-    The leading dimension holds P draws of B rows each, draw after draw. Draw p takes its numbers from streams of its
-    own, so that it is the same whichever draws share its forward pass.
+    The first dimension of every tensor holds P draws of B rows each, draw after draw. The numbers of a draw depend only
+    on its seed, not on the other draws in its forward pass.
 
     Args:
         seeds: one integer >= 0 per draw.
-        device: where the numbers are made.
-        mirrored: for each draw whether it takes 1 - u in place of u, and -n in place of n; none if empty.
+        device: device of the numbers.
+        mirrored: for each draw, whether 1 - u replaces u, and -n replaces n; empty for none.
 
     Attributes:
-        scratch: memory in which the numbers are made, where the last ones are not needed any more; None for new memory.
+        scratch: buffer that new numbers overwrite, for callers that no longer need the previous ones; else None.
 
     Raises:
-        ValueError: no seeds.
+        ValueError: no seeds, or, in use, a first dimension that P does not divide.
 
     Example:
         >>> both = SeededNoise([3, 4], "cpu").uniform(torch.empty(4, 2))
@@ -142,7 +142,7 @@ class SeededNoise(_Source):
         return len(self._seeds)
 
     def rows(self, kind: Kind, like: Tensor) -> Rows | None:
-        """The numbers that :meth:`uniform` or :meth:`normal` would give, by row; None where torch makes them."""
+        """A function that writes the next numbers, for ``like``, row by row; None if they are made otherwise (GPU)."""
         if not _is_seeded(like) or not len(like) or len(like) % self.draws or any(self._mirrored):
             return None
         self._calls += 1
@@ -183,15 +183,15 @@ _ODD = (_signed(0xD1B54A32D192ED03), _signed(0xABC98388FB8FAC03))
 
 
 class PlacedNoise(_Source):
-    r"""Noise that is a function of its place: of row, head, query and key, whichever of them a call computes.
+    r"""Noise that depends only on an integer per row, the head, and the positions of query and key.
 
-    A network that keeps earlier tokens in a cache meets the same numbers as one that computes them again. A query's
-    numbers are a stream of SplitMix64 (Steele, Lea and Flood 2014), :math:`m(s + j \gamma)` for key j, whose start s is
-    a hash of the key, the row, the head and the query's place.
+    A network with a cache of earlier tokens gets the same numbers as one that computes the tokens again. The numbers of
+    a query are a stream of SplitMix64 (Steele, Lea and Flood 2014), :math:`m(s + j \gamma)` for the key at position j;
+    the start s is a hash of the row's integer, the head and the query's position. Each further tensor differs.
 
     Args:
-        keys: one integer a row, int64 ``[R]``; equal ones give equal noise.
-        origin: places of the first query and the first key.
+        keys: one integer for each row of the batch, int64 ``[R]``; rows with the same integer get the same noise.
+        origin: positions of the first query and the first key of a tensor ``[R, H, T, S]``.
         draws: P, the number of draws folded into the batch.
 
     Example:
@@ -212,7 +212,7 @@ class PlacedNoise(_Source):
         return noise
 
     def rows(self, kind: Kind, like: Tensor) -> Rows:
-        """The numbers of a map ``[R, H, T, S]`` by row; normal ones by the inverse of the distribution function."""
+        """A function that writes, row by row, the numbers of a tensor ``[R, H, T, S]``, normal ones by inversion."""
         precision = 53 if like.dtype == torch.float64 else 24
         starts, steps = self._streams(like)
         at_once = max(1, _CACHED // max(len(steps), 1)) if on_cpu(like) else max(1, len(starts))

@@ -148,12 +148,12 @@ def stacked_maps(maps: Sequence[Tensor]) -> Tensor:
 
 
 class SitePosterior:
-    """q(S) of one attention call, handed to the guide through the site's ``infer`` dictionary.
+    """q(S) of one attention call; the site passes it to the guide in its ``infer`` dictionary.
 
     Args:
-        inputs: the options, the scores and the upward path; batch shape ``[B, H, T, S]``.
-        prior: the prior, same batch shape.
-        observations: number of data that a row of the batch explains, such as the labelled nodes of a graph.
+        inputs: options, scores ``[B, H, T, S]`` and upward path, from which q(S) is computed.
+        prior: the prior of S, batch shape ``[B, H, T, S]``.
+        observations: number of labels that one row of the batch stands for: 1, in a graph the number of labelled nodes.
     """
 
     observations = 1
@@ -170,54 +170,54 @@ class SitePosterior:
 
     @property
     def inputs(self) -> PosteriorInputs:
-        """The options, the scores and the upward path."""
+        """Options, scores ``[B, H, T, S]`` and upward path."""
         assert self._inputs is not None
         return self._inputs
 
     @property
     def call(self) -> UpwardCall | None:
-        """The call of the upward path; None without one."""
+        """This call in its :class:`UpwardChain`; None without an upward path."""
         return None if self._inputs is None else self._inputs.call
 
     @property
     def prior(self) -> Prior:
-        """The prior."""
+        """The prior of S."""
         return self._prior
 
     @property
     def method(self) -> BayesianAttention:
-        """The options."""
+        """Options of the attention method."""
         return self._method
 
     @property
     def layout(self) -> Layout:
-        """Layout: which entries are valid, and which are normalised together."""
+        """An :class:`AttentionMask`, :class:`Edges`, or ``PAIRS``: the allowed pairs, and the sums that normalise W."""
         return self._layout
 
     @property
     def mask(self) -> AttentionMask | None:
-        """The layout where it is a mask; None where all entries are valid."""
+        """The layout if it is an :class:`AttentionMask`, else None."""
         return self.layout if isinstance(self.layout, AttentionMask) else None
 
     @cached_property
     def distribution(self) -> Weibull | LogNormal:
-        """q(S) of every pair, unmasked."""
+        """q(S) of all pairs, forbidden ones included; batch shape ``[B, H, T, S]``."""
         return self.inputs.distribution()
 
     @property
     def log_mean(self) -> Tensor:
-        """log E[S] of every pair, -inf or any number at forbidden ones; for a moment, since draws may overwrite it."""
+        """log E[S] of all pairs, -inf or any number at forbidden ones; a later draw may overwrite the tensor."""
         return self.distribution.log_mean if self.method.learns_scale else self.inputs.scores
 
     def event(self) -> TorchDistributionMixin:
-        """q(S) as Pyro sees it: forbidden pairs and padded queries masked, batch shape ``[B]``."""
+        """q(S) for a Pyro site: forbidden pairs and padded queries masked, batch ``[B]``, event ``[H, T, S]``."""
         return self.layout.event(self.distribution)
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
-        """Draws S > 0, ``[B, H, T, S]``, with its logarithm, differentiable in the posterior's parameters.
+        """Draws S > 0, ``[B, H, T, S]``, to which log S is attached, with gradients to the posterior's parameters.
 
-        ``with_kl`` tells whether the KL will be needed, so that it is computed here, where a checkpointed block does
-        not keep what its gradient needs.
+        ``noise`` gives the random numbers. ``with_kl``: whether :meth:`kl` will be called; it is then computed with the
+        sample, because a checkpointed block does not keep the tensors for its gradient.
         """
         log_value = self.log_draw(noise, with_kl=with_kl)
         if with_kl:
@@ -225,7 +225,7 @@ class SitePosterior:
         return exp_carrying_log(log_value)
 
     def at_mean(self, log_factor: Tensor | None = None) -> MeanPoint:
-        """E[S], times a factor if one is given, for derivatives of what the network makes of it."""
+        """The site's value at E[S] exp(log_factor) as a function of log E[S], for derivatives of the output."""
         inputs, u = self.inputs, self._log_mean()
         u = u if u.requires_grad else u.detach().requires_grad_()
         weights = self.layout.weights(biased(u, log_factor))
@@ -236,7 +236,7 @@ class SitePosterior:
         return MeanPoint(value, u, weights.detach(), inputs)
 
     def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
-        """The site's value at E[S], with a bias of its logarithm and another layout."""
+        """The site's value at E[S] after ``bias`` is added to log E[S], with W normalised by ``layout``."""
         weights = layout.weights(biased(self._log_mean(), bias))
         return carry_weights(weights.view_as(weights), weights, self.mask)
 
@@ -245,10 +245,10 @@ class SitePosterior:
         return self.inputs.distribution().log_mean if self.method.learns_scale else self.inputs.raw
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
-        """Draws S ``[P * B, H, T, S]`` with its logarithm or its weights for a prediction, without gradients or KL.
+        """Draws S ``[P * B, H, T, S]`` for a prediction, to which log S or W is attached, without gradients or KL.
 
-        It may overwrite the scores, so it comes last. ``noise`` knows how many draws are folded into the batch,
-        ``shared`` what they have in common.
+        Call it last: it may overwrite the scores. ``noise`` holds P, the number of draws folded into the batch,
+        ``shared`` the upward path of the batch, which is computed once for all draws if they share its scores.
         """
         inputs = replace(self.inputs, shared=shared, draws=noise.draws)
         drawn = predicted_weights(inputs, noise)
@@ -257,7 +257,7 @@ class SitePosterior:
         return carry_weights(*drawn, self.mask)
 
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
-        """Draws log S; "truncated" noise lives here, not in the distribution, whose ``rsample`` is exact."""
+        """Draws log S as in :meth:`draw`; only here is the noise "truncated", :attr:`distribution` samples exactly."""
         like = self.inputs.scores
         if self.method.posterior == "lognormal":
             posterior = cast(LogNormal, self.distribution)
@@ -299,12 +299,12 @@ class SitePosterior:
         return self.layout.weights(log_value)
 
     def reduction_factor(self) -> Tensor | float:
-        """Factor from the summed KL to its reduced form, a number or ``[B]``."""
+        """Factor, a number or ``[B]``, from :meth:`kl` to the reduced KL of the option ``kl_reduction``."""
         reduction, shape = self.method.kl_reduction, self.batch_shape
         return self.layout.reduction_factor(reduction, shape, self.dtype, self.observations)
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
-        """Makes a distribution whose standard deviations over means are those of q(S); outlives this object."""
+        """A function, usable after this object is gone, that makes a distribution with q(S)'s relative deviations."""
         return self.inputs.detached(self.inputs.scores).distribution
 
     @property

@@ -32,20 +32,20 @@ def attention_scores(
     bias: Tensor | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    r"""Scaled dot-product scores, at least in float32, forbidden pairs at a large negative number.
+    r"""Scaled dot-product attention scores before normalisation; at forbidden pairs -1e30 is added.
 
     .. math:: \Phi = c \tanh(Q K^\top s / c) + b, \qquad \Phi = Q K^\top s + b \text{ without a cap.}
 
     Args:
-        query: ``[B, H, T, D]``.
-        key: ``[B, H, S, D]``.
-        mask: validity of the pairs; ``None`` allows all of them.
-        scale: s; default ``D ** -0.5`` (Vaswani et al. 2017).
-        bias: additive scores, broadcastable to ``[B, H, T, S]`` (relative positions); finite.
-        softcap: c; soft limit of the scores (Gemma 2).
+        query: Q, ``[B, H, T, D]``.
+        key: K, ``[B, H, S, D]``.
+        mask: the allowed pairs; None allows all.
+        scale: s; None for ``D ** -0.5`` (Vaswani et al. 2017).
+        bias: b, additive scores such as those of relative positions, broadcastable to ``[B, H, T, S]``; finite.
+        softcap: c, which limits the scores before the bias to (-c, c), as in Gemma 2; None for no limit.
 
     Returns:
-        ``[B, H, T, S]``, float32 or float64.
+        :math:`\Phi`, ``[B, H, T, S]``, float32 or float64.
 
     Example:
         >>> attention_scores(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 2, 4))

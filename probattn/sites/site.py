@@ -40,18 +40,18 @@ INFER_KEY = "attention"
 
 @dataclass(frozen=True)
 class SiteSpec:
-    """Sizes and kind of the attention module that a site serves.
+    """Sizes and kind of an attention module, from which its site is made.
 
     Args:
-        num_heads: H, query heads.
-        head_dim: D, size of a key head.
-        causal: whether queries see only earlier keys.
-        max_positions: longest query length, or None where there is no limit.
+        num_heads: H, the number of query heads.
+        head_dim: D, the size of a head of queries and keys.
+        causal: whether queries may attend only to earlier keys and themselves.
+        max_positions: maximum number of queries; None for no limit.
         kind: "self" or "cross" attention.
-        windowed: whether windows of a datum may be placed next to its heads, ``[B, W * H, T, D]`` (Swin).
+        windowed: whether the W windows of an example may be folded into the heads, ``[B, W * H, T, D]`` (Swin).
 
     Raises:
-        ValueError: a size below 1.
+        ValueError: ``num_heads`` or ``head_dim`` is below 1.
     """
 
     num_heads: int
@@ -87,7 +87,7 @@ class LatentSite(nn.Module):
         self.join(self.chain if chain is None else chain)
 
     def join(self, chain: UpwardChain) -> None:
-        """Adds one call of this site to ``chain``; a site that is called several times joins as often."""
+        """Adds one call of this site to ``chain``; a site with several calls in a forward pass joins once for each."""
         if chain is not self.chain:
             self.chain, self.positions = chain, []
         if self.upward is not None:
@@ -100,12 +100,12 @@ class LatentSite(nn.Module):
     def posterior(
         self, scores: Tensor, layout: Layout | None = None, call: int = 0, separate: Tensor | None = None
     ) -> Weibull | LogNormal:
-        """q(S) from masked scores ``[B, H, T, S]``, of edges ``[1, H, 1, E]``; the layout is None for all pairs.
+        """q(S) from masked scores ``[B, H, T, S]``, for edges ``[1, H, 1, E]``; the layout None allows all pairs.
 
-        ``separate`` are the scores of k, of the same shape, where the options ask for such.
+        ``separate`` are the scores in k, of the same shape, for ``width_scores="separate"``.
 
         Raises:
-            ValueError: separate scores where the options ask for none, or none where they do.
+            ValueError: ``separate`` is given without this option, or missing with it.
         """
         if (separate is None) != (self.separate is None):
             raise ValueError(
@@ -175,25 +175,25 @@ class LatentSite(nn.Module):
 
 
 class AttentionSite(LatentSite):
-    r"""Attention whose unnormalised weights S are latent.
+    r"""Site of an attention module: its unnormalised weights S ``[B, H, T, S]`` are a latent Pyro variable.
 
-    The handlers around a call decide what it does:
+    Pyro's handlers around a call determine S:
 
-    - under :class:`probattn.inference.AttentionGuide`: S is drawn from the posterior;
-    - under other Pyro handlers: S follows the prior, or what ``condition``, ``replay`` or ``do`` give it;
-    - under none, plates, ``scale`` and ``mask`` aside: the posterior expectation, :math:`W = E[S] / \sum E[S]`,
-      deterministic. Training so raises.
+    - under :class:`probattn.inference.AttentionGuide` it is drawn from the posterior;
+    - under other handlers it is drawn from the prior, or set by ``condition``, ``replay`` or ``do``;
+    - without a handler (plates, ``scale`` and ``mask`` do not count) the call uses the posterior expectation,
+      :math:`W = E[S] / \sum E[S]`, deterministic; in training mode with gradients this raises ``RuntimeError``.
 
-    At forbidden pairs W is 0, and the value of S there means nothing.
+    At forbidden pairs W is 0, and S has no meaning.
 
     Args:
-        method: the options.
-        spec: sizes of the attention module.
-        chain: upward chain shared with other calls; each call must then be added with :meth:`join`. Default: a chain
-            of this call alone.
+        method: options of the attention method.
+        spec: sizes and kind of the attention module.
+        chain: the :class:`UpwardChain` to which this call is added; None for a new chain. A module that is called
+            several times in a forward pass is added once more with ``join(chain)`` for each further call.
 
     Raises:
-        ValueError: ``upward="positions"`` in a causal network or without a maximum length.
+        ValueError: ``upward="positions"`` in a causal network or without a maximum number of queries.
     """
 
     def forward(
@@ -210,18 +210,19 @@ class AttentionSite(LatentSite):
         call: int = 0,
         origin: Origin = (0, 0),
     ) -> tuple[Tensor, Tensor]:
-        """Attends as the Pyro site ``name``; fully masked queries give zeros.
+        """Computes attention with the Pyro site ``name``; output and weights of a fully masked query are 0.
 
-        The other arguments are those of :class:`Attending`, with the mask for its layout; ``call`` is which of this
-        module's calls in a forward pass this is, ``origin`` the places of the first query and of the first key in their
-        texts, other than 0 with a cache.
+        The tensors, ``scale``, ``bias`` and ``softcap`` are those of :class:`Attending`; without ``mask`` all pairs are
+        allowed. ``call`` counts this module's calls within a forward pass from 0. ``origin`` holds the positions of the
+        first query and the first key in their sequences; the query's is not 0 if a cache holds earlier tokens.
 
         Returns:
-            Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``, in the query's type.
+            Output ``[B, H, T, E]`` and weights W ``[B, H, T, S]``, in the query's dtype.
 
         Raises:
-            RuntimeError: training without a driver, or under ``torch.nn.DataParallel``.
-            ValueError: a wrong number of heads, a given S of the wrong shape, or a negative one.
+            RuntimeError: in training mode with gradients, outside Pyro's handlers (no guide, SVI or driver is active);
+                under ``torch.nn.DataParallel``; or in a traced pass (``torch.jit.trace``, Pyro's Jit ELBOs).
+            ValueError: the number of heads is wrong, or a value of S set by a handler is negative or of a wrong shape.
         """
         self._check(name, query)
         layout = PAIRS if mask is None else mask
@@ -236,10 +237,10 @@ class AttentionSite(LatentSite):
     def attend_alone(
         self, name: str, attending: Attending, *, call: int = 0, origin: Origin = (0, 0)
     ) -> tuple[Tensor, Tensor | None]:
-        """:meth:`forward` for one who needs no weights.
+        """As :meth:`forward`, for callers that do not need the attention weights.
 
-        A posterior of constant spread is then trained in memory that grows linearly with T and S: its draw and its KL
-        are computed in tiles, at least in float32, and the weights are None.
+        If k is constant or the posterior log-normal, and ``prior_strength`` is not learned, a guide on a CPU computes
+        sample and KL in tiles, at least in float32: memory grows linearly with T and S, and the weights are None.
         """
         wide = attending.widened()
         if not can_tile(self.method, wide):

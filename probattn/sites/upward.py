@@ -66,19 +66,17 @@ def swapped(passes: dict[int, Pass], inner: Pass | None) -> Iterator[None]:
 
 
 class UpwardChain:
-    r"""The hidden states that the calls of one stack share within a forward pass.
+    r"""The upward path of a stack of L attention calls: the states h on which their k and lambda depend.
 
-    With L calls, :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))` are
-    computed from the first call's scores, before anything is drawn; the first call is served :math:`h^1`, after L
-    maps, and the last :math:`h^L`, after one. A chain holds tensors only during a forward pass: the last call empties
-    it, and the network's owner clears it when a pass ends early. Each thread that runs the
-    network has a pass of its own.
-
-    Calls join with :meth:`join` in the order in which the network makes them.
+    Source: Zhang et al. 2021a, section 3.2. :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and
+    :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))`, with linear maps :math:`f_h`, are computed from the first call's
+    scores :math:`\Phi^1` before any S is drawn. Call l uses :math:`h^l`: the first call the state after L maps, the
+    last call that after one. The chain holds tensors only during a forward pass, separately for each thread; the last
+    call empties it, and :meth:`clear` does if a pass ends early.
 
     Args:
-        unlinked: whether nobody has decided yet if the call has a chain to itself: a second such call in a pass is then
-            refused, see :class:`LinkedPaths`.
+        unlinked: True while :func:`probattn.link` has not joined the call with others. A second unlinked call in a pass
+            is refused, because the two would not form a belief network (``link(net, together=False)`` allows it).
     """
 
     unlinked: bool = False
@@ -97,30 +95,30 @@ class UpwardChain:
         return len(self._maps)
 
     def join(self, maps: UpwardMaps) -> int:
-        """Adds a call at the top of the chain and returns its position, from 0."""
+        """Appends a call with its linear maps and returns its position, from 0; join calls in the order they run."""
         self._maps.append(maps)
         return len(self._maps) - 1
 
     def clear(self, *_: object) -> None:
-        """Forgets the states of an unfinished forward pass; serves as a module's forward hook as it is."""
+        """Drops the states of this thread's pass; can be registered as a forward hook of a module."""
         self._passes.pop(threading.get_ident(), None)
         self._calls.pop(threading.get_ident(), None)
 
     @_disable_dynamo  # passes are kept by thread; torch.compiler.disable would import the compiler
     def begin(self, *_: object) -> None:
-        """Serves as a forward pre-hook of the module that makes all calls, with whose own call the states end."""
+        """Forward pre-hook for the module that makes all calls: begins a pass, which ends with that module's call."""
         self.clear()
         self._calls[threading.get_ident()] = hooked_call()
 
     @property
     def current(self) -> UpwardPass | None:
-        """This thread's pass, if one has been begun and not ended."""
+        """The current forward pass of this thread through the chain; None outside a pass."""
         if not is_running(self._calls.get(threading.get_ident())):
             self.clear()  # an interrupt has left it behind
         return self._passes.get(threading.get_ident())
 
     def remember(self) -> Callable[[], AbstractContextManager[None]]:
-        """What puts the pass back, as it is here, around a block that runs again; each time a copy."""
+        """A function for :func:`checkpoint_contexts`: its context managers restore a copy of the present pass."""
         current = self.current
         snapshot = None if current is None else replace(current, outputs=list(current.outputs))
 
@@ -133,13 +131,13 @@ class UpwardChain:
         return resume
 
     def call(self, position: int, scores: Tensor, layout: Layout) -> UpwardCall:
-        """The call at ``position`` with its masked scores ``[B, H, T, S]``; the first begins a pass."""
+        """The call at ``position`` with its masked scores ``[B, H, T, S]``; position 0 begins a pass."""
         if position == 0:
             self._passes[threading.get_ident()] = UpwardPass(scores, layout)
         return UpwardCall(self, position, scores, layout, self.current)
 
     def outputs(self, position: int, started: UpwardPass, rows: int) -> UpwardOutputs:
-        """The outputs of a call, for ``rows`` rows, once in a pass; the first request computes those of all calls."""
+        """softplus(f_k(h)) and softplus(f_lambda(h)) of a call, ``[rows, H, T, S]``, or None; once in a pass."""
         if not started.outputs:
             started.outputs = self.compute(started, rows)
         outputs = started.outputs[position]
@@ -151,11 +149,11 @@ class UpwardChain:
         return outputs
 
     def maps(self, position: int) -> UpwardMaps:
-        """The maps of the call at ``position``."""
+        """The linear maps f of the call at ``position``."""
         return self._maps[position]
 
     def compute(self, started: UpwardPass, rows: int) -> list[UpwardOutputs | None]:
-        """The outputs of all calls, for the first ``rows`` rows of the batch."""
+        """The outputs of all calls in order, for the first ``rows`` rows of the batch."""
         weight = started.layout.query_weight
         weight = None if weight is None else weight[:rows]
         state = started.layout.softmax(started.scores[:rows])
