@@ -68,8 +68,8 @@ def predictions(
         closed = 1 - joined_moments.drawn.double().mean().item()
         return {network.key: Predictions.from_moments(joined_moments, drawing.num_samples, closed)}
     models = {}
-    for model, parts in posteriors.items():
-        draws = torch.cat([part.probabilities for part in parts], dim=1)
+    for model, batch_posteriors in posteriors.items():
+        draws = torch.cat([posterior.probabilities for posterior in batch_posteriors], dim=1)
         drawn = network.has_draws and model == network.key
         models[model] = Predictions.from_draws(draws) if drawn else Predictions(draws[0])
     if dropping:
