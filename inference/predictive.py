@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, SupportsIndex, cast
+from typing import Any, ClassVar, Literal, Self, SupportsIndex, cast
 
 import numpy as np
 import pyro.distributions as dist
@@ -44,7 +44,7 @@ from probattn.sites.particle_layers import apart, particle_count, runs_apart
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
-from probattn.sites.trunk import Trunk
+from probattn.sites.trunk import RowsMovedError, Trunk
 from probattn.sites.upward import LinkedPaths, SharedUpward
 
 Model = Callable[[Mapping[str, Tensor]], Tensor]
@@ -312,6 +312,11 @@ class AttentionDraws:
         else:
             self.draws.setdefault(name, []).append(weights)
 
+    def copy(self) -> Self:
+        """The same so far."""
+        draws = {name: list(values) for name, values in self.draws.items()}
+        return replace(self, draws=draws, moments=dict(self.moments), seen=set(self.seen))
+
     def check(self, model: object) -> None:
         """Raises ``ValueError`` unless the passes so far met the wanted sites of the model."""
         if self.sites == "all" or self.seen:
@@ -375,8 +380,15 @@ class _Folding:
                     name: value.repeat(len(chunk), *[1] * (value.dim() - 1)) if name in self.keys else value
                     for name, value in self.inputs.items()
                 }
-                with guide, trunk.folded(len(chunk)):
-                    output = predictions("posterior_predict", model, folded, len(chunk) * self.rows)
+                before = self.collector.copy()
+                try:
+                    with guide, trunk.folded(len(chunk)):
+                        output = predictions("posterior_predict", model, folded, len(chunk) * self.rows)
+                except RowsMovedError:  # again, with nothing skipped
+                    vars(self.collector).update(vars(before))
+                    guide.begin(chunk, device_of(self.inputs), mirrored)
+                    with guide:
+                        output = predictions("posterior_predict", model, folded, len(chunk) * self.rows)
                 outputs.append(output.unflatten(0, (len(chunk), self.rows)))
                 if not start:
                     self.collector.check(model)
@@ -404,8 +416,9 @@ class _Folding:
 
 def _equal(logits: Tensor) -> bool:
     """Whether draws ``[P, ...]`` differ by rounding alone."""
-    tolerance = 16 * torch.finfo(logits.dtype).eps * (1 + logits.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
-    return torch.allclose(logits, logits[:1].expand_as(logits), rtol=0.0, atol=tolerance, equal_nan=True)
+    size = 1 + logits.nan_to_num(0.0, 0.0, 0.0).abs().max()
+    near = (logits - logits[:1]).abs() <= 16 * torch.finfo(logits.dtype).eps * size
+    return bool((near | (logits == logits[:1]) | (logits.isnan() & logits[:1].isnan())).all())
 
 
 def _ensemble_logits(ensemble: ParticleEnsemble, folding: _Folding, seeds: Sequence[int]) -> Tensor:

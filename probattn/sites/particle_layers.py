@@ -20,7 +20,7 @@ from probattn.divergences import scale_gradient
 from probattn.options import Count, NonNegative
 from probattn.sites.method import Method, Parts, RecipeKeys
 from probattn.sites.repulsive import ParticleOptions
-from probattn.sites.trunk import ReachedError, Trunk
+from probattn.sites.trunk import ReachedError, RowsMovedError, Trunk
 
 OWNER = "ParticleLayers"
 MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values")
@@ -278,7 +278,14 @@ def by_particle(
                 stack.enter_context(trunk.once(count))
             stack.enter_context(trunk.folded(count))
         stack.enter_context(apart(count * rows, count, scale=count if scale else 1))
-        yield repeated
+        try:
+            yield repeated
+            stack.close()
+        except RowsMovedError:
+            raise ValueError(
+                f"{OWNER}: expected shared layers that keep the rows of a batch in their order and apart, got a pass "
+                "that moves rows or joins them between modules; do so before the network or after it"
+            ) from None
 
 
 class ParticleStack(nn.Module):

@@ -26,6 +26,10 @@ PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.Siz
 """What a module may take and give beside tensors, if it is to be skipped."""
 
 
+class RowsMovedError(Exception):
+    """Between modules a pass puts the rows of its batch into another order, or lets them depend on each other."""
+
+
 class ReachedError(Exception):
     """Ends the first pass: a latent variable or a particle comes next."""
 
@@ -59,10 +63,11 @@ class _UntilLatent(Messenger):
 
 
 class _Result(NamedTuple):
-    """One call of a module: sizes or values of its arguments, and its output, whose parts have a row a datum or not."""
+    """One call of a module: its arguments, their sizes or values, and its output, whose tensors have a row a datum."""
 
+    arguments: list[Any]
     sizes: list[object]
-    leaves: list[tuple[Any, bool]]
+    leaves: list[Any]
     form: Any
 
 
@@ -72,7 +77,8 @@ class Trunk:
 
     It skips modules that take and give tensors and plain values, draw nothing (unless all draws ``share_random``
     numbers), speak to no Pyro handler and have no hook inside, if sizes are the first ones but for rows. Compiled,
-    scripted or spread models and other threads run.
+    scripted or spread models and other threads run. Arguments of skipped modules are those of the first pass, row by
+    row, or :meth:`folded` raises ``RowsMovedError``; in training that ``share_random`` numbers they are not compared.
     """
 
     model: Any
@@ -85,6 +91,7 @@ class Trunk:
     _log: list[tuple[nn.Module, _Result | None]] = field(default_factory=list, init=False)
     _running: list[bool] = field(default_factory=list, init=False)
     _left: dict[nn.Module, deque[_Result | None]] = field(default_factory=dict, init=False)
+    _same: list[Tensor] = field(default_factory=list, init=False)
     _thread: int = field(default_factory=threading.get_ident, init=False)
 
     @contextmanager
@@ -103,13 +110,21 @@ class Trunk:
     @contextmanager
     def folded(self, draws: int) -> Iterator[None]:
         """One pass with so many draws folded into the batch."""
-        self._folded, self._left = draws * self.rows, {}
+        self._folded, self._left, self._same = draws * self.rows, {}, []
         for module, result in self._log:
             self._left.setdefault(module, deque()).append(result)
         try:
             yield
+            self._compare()
         finally:
             self._folded = 0
+
+    def _compare(self) -> None:
+        """Raises unless the arguments of the modules that were skipped so far are the first pass's."""
+        same, self._same = self._same, []
+        if same and not bool(torch.stack(same).all()):  # one wait for the device
+            self._log.clear()  # later passes skip nothing
+            raise RowsMovedError
 
     def _install(self) -> list[nn.Module]:
         """Puts itself in the way of the parts of the model; of none where that would not do."""
@@ -130,6 +145,7 @@ class Trunk:
         """The first pass, with a number of rows that is no other size of the inputs: so outputs tell their rows."""
         tensors = {name: value for name, value in self.inputs.items() if isinstance(value, Tensor)}
         sizes = {size for name, value in tensors.items() for size in value.shape[name in self.keys :]}
+        sizes |= {size for parameter in self.model.parameters() for size in parameter.shape}
         self._first = self.rows
         while draws > 1 and self._first in (1, *sizes):
             self._first += 1
@@ -153,26 +169,30 @@ class Trunk:
         """A forward pass of a module: kept in the first pass, skipped in later ones if it can be."""
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        sizes = _sizes_and_values((args, kwargs))
+        arguments, _ = tree_flatten((args, kwargs))
+        sizes = _sizes_and_values(arguments)
         if self._folded:
-            result = self._next(module, sizes)
+            result = self._next(module, sizes, arguments)
             return forward(*args, **kwargs) if result is None else self._repeated(result)
         start = len(self._log)
         self._running.append(watched)
         output = forward(*args, **kwargs)
         leaves, form = tree_flatten(output)
         runs = self._running.pop() or sizes is None
-        runs = runs or not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves)
+        runs = runs or not all(
+            _has_rows(leaf.shape, self._first) and self._first not in leaf.shape[1:]
+            if isinstance(leaf, Tensor)
+            else isinstance(leaf, PLAIN)
+            for leaf in leaves
+        )
         if runs or not any(_has_rows(size, self._first) for size in sizes or ()):
             self._log.insert(start, (module, None))
         else:
-            has = [isinstance(leaf, Tensor) and _has_rows(leaf.shape, self._first) for leaf in leaves]
-            cut = [leaf[: self.rows] if rows else leaf for leaf, rows in zip(leaves, has, strict=True)]
-            outputs = list(zip(cut, has, strict=True))
-            self._log[start:] = [(module, _Result(sizes or [], outputs, form))]
+            cut = [leaf[: self.rows] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            self._log[start:] = [(module, _Result(arguments, sizes or [], cut, form))]
         return output
 
-    def _next(self, module: nn.Module, sizes: list[object] | None) -> _Result | None:
+    def _next(self, module: nn.Module, sizes: list[object] | None, arguments: list[Any]) -> _Result | None:
         """What this call of a module gave in the first pass; None if it is to run."""
         left = self._left.get(module)
         result = left.popleft() if left else None
@@ -182,13 +202,24 @@ class Trunk:
         expected = [torch.Size([*rows, *s[1:]]) if _has_rows(s, first) else s for s in result.sizes]
         if sizes != expected:
             self._left.clear()  # this pass goes another way than the first
+            self._compare()
             return None
+        if not (self.share_random and self.model.training):
+            for now, before in zip(arguments, result.arguments, strict=True):
+                if isinstance(now, Tensor) and now.numel():
+                    has = _has_rows(before.shape, first)
+                    folded = now.unflatten(0, (-1, self.rows)) if has else now
+                    self._same.append((folded == (before[: self.rows] if has else before)).all())
+        if not any(map(any, self._left.values())):  # the last one, before anything is drawn
+            self._compare()
         return result
 
     def _repeated(self, result: _Result) -> Any:
         draws = self._folded // self.rows
-        pairs = result.leaves
-        leaves = [leaf.repeat(draws, *[1] * (leaf.dim() - 1)) if rows else leaf for leaf, rows in pairs]
+        leaves = [
+            leaf.repeat(draws, *[1] * (leaf.dim() - 1)) if isinstance(leaf, Tensor) else leaf
+            for leaf in result.leaves
+        ]
         return tree_unflatten(leaves, result.form)
 
 
@@ -242,9 +273,8 @@ def _is_watched(module: nn.Module) -> bool:
     return bool(replaced or getattr(module, "counts_calls", False)) or any(map(may_look, hooks))
 
 
-def _sizes_and_values(arguments: Any) -> list[object] | None:
+def _sizes_and_values(leaves: list[Any]) -> list[object] | None:
     """Of tensors their sizes, of plain values themselves; None with anything else among them."""
-    leaves, _ = tree_flatten(arguments)
     if not all(isinstance(leaf, (Tensor, *PLAIN)) for leaf in leaves):
         return None
     return [leaf.shape if isinstance(leaf, Tensor) else leaf for leaf in leaves]

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -92,7 +93,7 @@ def test_draws_of_every_family_are_those_of_whole_passes(families, family, rows,
         torch.testing.assert_close(drawn.attention[name], weights, atol=3e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "first"), [(3, 3), (1, 2), (7, 8)])
+@pytest.mark.parametrize(("rows", "first"), [(3, 3), (1, 3), (7, 9)])  # no size of inputs or parameters
 def test_lower_layers_run_once_and_the_last_in_every_pass(rows, first):
     net = bert()
     layer = net.bert.encoder.layer
@@ -315,3 +316,63 @@ def test_errors_leave_the_network_as_it_was(error):
     assert not any("forward" in vars(module) for module in net.modules())
     assert not pyro.poutine.runtime._PYRO_STACK
     posterior_predict(net, batch(), 3)
+
+
+class Own(nn.Module):
+    """Words, something in between, attention, and three classes; ``between`` gives tokens to vectors, and back."""
+
+    def __init__(self, between):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(50, 16)
+        self.recurrent = nn.GRU(16, 16, batch_first=True)
+        self.attend = probattn.MultiheadAttention(16, 2, batch_first=True)
+        self.answer = nn.Linear(16, 3)
+        self.between = between
+        probattn.link(self)
+
+    def forward(self, tokens):
+        vectors, back, more = self.between(self, tokens)
+        vectors = vectors + self.attend(vectors, vectors, vectors)[0]
+        return self.answer(vectors.mean(1) + more)[back]
+
+
+def in_order(model, order, tokens):
+    return model.embed(tokens[order]), order.argsort(), 0.0
+
+
+BETWEEN = {
+    "sorted by length": lambda model, tokens: in_order(
+        model, (tokens > 0).sum(1).argsort(descending=True, stable=True), tokens
+    ),
+    "in reverse": lambda model, tokens: in_order(model, torch.arange(len(tokens)).flip(0), tokens),
+    "the state of a recurrent layer": lambda model, tokens: (
+        (run := model.recurrent(model.embed(tokens)))[0],
+        slice(None),
+        run[1][0],
+    ),
+    "rows that see each other": lambda model, tokens: (
+        model.embed(tokens),
+        slice(None),
+        model.embed(tokens).mean(1) - model.embed(tokens[:4]).mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_rows_that_move_between_modules_are_those_of_whole_passes(between, chunk):
+    model = Own(between).eval()
+    tokens = torch.randint(1, 50, (4, 6), generator=torch.Generator().manual_seed(1))
+    tokens[0, 2:] = tokens[2, 4:] = 0
+    options = {"seed": 1, "chunk_size": chunk, "attention": "all"}
+    found = posterior_predict(model, {"tokens": tokens}, 7, **options)
+    whole = posterior_predict(model.forward, {"tokens": tokens}, 7, **options)
+    torch.testing.assert_close(found.logits, whole.logits)
+    for name, weights in whole.attention.items():
+        torch.testing.assert_close(found.attention[name], weights)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # draws in place of the expansion
+        moments = probattn.posterior_moments(model, {"tokens": tokens}, num_samples=100)
+    draws = posterior_predict(model, {"tokens": tokens}, 400, seed=2)
+    torch.testing.assert_close(moments.mean_probabilities, draws.mean_probabilities, atol=5e-3, rtol=0)
+    torch.testing.assert_close(moments.std, draws.std, atol=0, rtol=0.3)
