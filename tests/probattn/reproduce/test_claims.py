@@ -175,9 +175,20 @@ def test_counts_in_statements_are_those_of_the_figures():
     assert f"{permuted} of 20 seeds learn permutations" in said[59]
     assert f"{subsets} of 20 learn 20 of 30 words" in said[59] and "20 of 20 learn" in said[60]
     assert f"{mixture} of 20 seeds learn the mixture" in said[60]
-    heads = [re.search(r": (\d+) of 20", item.statement)[1] for item in claims()[62].evidence]
+    heads = [re.search(r": (\d+) of 20", item.statement)[1] for item in claims()[62].evidence[:3]]
     counts = shares("figure-6", "bad_learned", "one_good_learned", "random_learned")
     assert heads == [str(count) for count in counts]
+    cells = measured("ktiw/figure-6-release").cells
+    bad, good, alone = (
+        [round(20 * cells[row]["end"].values[seed]) for seed in ("0", "1", "2")]
+        for row in ("bad_learned", "one_good_learned", "random_learned")
+    )
+    assert f"all bad {bad[0]}, {bad[1]} and {bad[2]} learn" in said[62]
+    assert f"one good {good[0]}, {good[1]} and {good[2]}; Fisher's p at most 1.5e-4" in said[62]
+    assert f"independently: {alone[0]}, {alone[1]} and {alone[2]} of 20 learn" in said[62]
+    for first, others in zip(bad, zip(good, alone, strict=True), strict=True):
+        tests = [stats.fisher_exact([[first, 20 - first], [number, 20 - number]]) for number in others]
+        assert all(test.pvalue <= 1.5e-4 for test in tests)
     copied, ordered = shares("section-6.2", "learned_learned", "permuted_learned")
     assert f"{copied} of 20 seeds" in said[64] and f"{ordered} of 20 the other" in said[64]
     assert shares("section-6.2", "learned_learned", column="110") == [20] and "within 110 updates" in said[64]
