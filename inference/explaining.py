@@ -146,6 +146,11 @@ def _rows(texts: str | Sequence[str], pairs: str | Sequence[str] | None) -> list
     if not firsts or (seconds is not None and len(seconds) != len(firsts)):
         got = "none" if not firsts else f"{len(firsts)} with {len(seconds or [])} second texts"
         raise ValueError(f"{OWNER}: expected texts, and a second text for each or none, got {got}")
+    others = [type(text).__name__ for text in (*firsts, *(seconds or [])) if not isinstance(text, str)]
+    if others:
+        raise TypeError(
+            f"{OWNER}: expected strings, of pairs the second texts as the argument pairs, got {others[0]}"
+        )
     return list(zip(firsts, strict=True)) if seconds is None else list(zip(firsts, seconds, strict=True))
 
 

@@ -128,7 +128,7 @@ class Classifier(HeadProgram):
     def is_observed(self, labels: Tensor) -> Tensor:
         """Returns bool ``[B]``, True for inputs with a class or a soft label."""
         observed = super().is_observed(labels)
-        return observed.any(dim=1) if labels.is_floating_point() else observed
+        return observed.any(dim=1) if labels.is_floating_point() and labels.dim() > 1 else observed
 
 
 class MultiLabelClassifier(HeadProgram):

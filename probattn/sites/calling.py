@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from inspect import Signature, signature
 from typing import Any
 
 from torch import Tensor, nn
+
+LAW = re.compile(r"Expected parameter (logits|probs|loc)\b.* to satisfy the constraint", re.DOTALL)
+"""What torch says of a law whose parameters are not finite."""
 
 
 def called(owner: str, model: Any, inputs: Mapping[str, Any]) -> Any:
@@ -27,6 +31,11 @@ def called(owner: str, model: Any, inputs: Mapping[str, Any]) -> Any:
     try:
         return model(**inputs) if named else model(inputs)
     except (TypeError, AttributeError, LookupError, RuntimeError, ValueError) as error:
+        if isinstance(error, ValueError) and LAW.search(str(error)) is not None:
+            raise ValueError(
+                f"{owner}: expected finite predictions, got NaN or infinity; check the network's weights, its inputs "
+                "and its masks"
+            ) from error
         call = f"forward({'**' * named}batch) of {type(model).__name__}, where batch is {described(inputs)}"
         error.add_note(f"{owner}: in {call}; labels are left out")
         raise

@@ -8,11 +8,17 @@ import pytest
 import torch
 from pyro.nn import PyroModule
 from torch import nn
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import probattn
-from probattn.inference import attention_effects, posterior_expectation, posterior_moments, posterior_predict
-from probattn.models import revert
+from probattn.inference import (
+    attention_effects,
+    explain,
+    posterior_expectation,
+    posterior_moments,
+    posterior_predict,
+)
+from probattn.models import convert, revert
 from probattn.sites.observation import ObservationNoise, ObservationScale
 
 B, T, E = 3, 4, 8
@@ -346,3 +352,22 @@ def test_draws_of_a_single_key_are_equal():
     """Its weight is 1 whatever is drawn, which is no mistake."""
     drawn = posterior_predict(Early().eval(), {"tokens": batch()["tokens"][:, :1]}, 4)
     torch.testing.assert_close(drawn.logits[0], drawn.logits[3], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ask", [posterior_predict, posterior_moments, attention_effects])
+def test_a_network_of_nan_is_refused_in_words(ask):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    net = convert(
+        BertForSequenceClassification(BertConfig(vocab_size=30, **sizes)), probattn.BayesianAttention()
+    )
+    net.classifier.weight.data.fill_(torch.nan)
+    with pytest.raises(ValueError, match=f"{ask.__name__}: expected finite predictions, got NaN or infinity"):
+        ask(net.eval(), {"input_ids": torch.ones(3, 4, dtype=torch.int64)})
+
+
+@pytest.mark.parametrize("texts", [[("a", "b")], ["a", None], [3]])
+def test_texts_to_explain_are_strings(texts):
+    with pytest.raises(
+        TypeError, match=r"expected strings, of pairs the second texts .* got (tuple|NoneType|int)"
+    ):
+        explain(None, None, texts)

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
+from transformers import BertConfig, BertForMultipleChoice, GPT2Config, GPT2LMHeadModel
 
-from probattn import BayesianAttention, ProbabilisticTrainer
+from probattn import BayesianAttention, ProbabilisticTrainer, convert
 from probattn.tasks import RunError
 from probattn.triage import TriageOptions, calibrate, judged_probabilities, judged_scores
 
@@ -123,3 +125,66 @@ def test_what_has_several_decisions_is_wrong_as_a_whole(scene, tmp_path, head):
     assert policy.classes == () and policy.held.scores == pytest.approx(expected.held.scores)
     with pytest.raises(RunError, match="by_class: expected predictions of one class for each input"):
         trainer.triage(test, error=0.9, by_class=True)
+
+
+def test_texts_without_any_labelled_word_are_left_out(scene, tmp_path):
+    trainer = trainer_of(scene, tmp_path, "TokenClassification", num_labels=3)
+    rows = right_but_thirds(trainer, scene.tokens(60, seed=60))
+    none = [{**row, "labels": torch.full_like(torch.as_tensor(row["labels"]), -100)} for row in rows]
+    policy = trainer.triage(rows, error=0.9)
+    assert trainer.triage(rows + none, error=0.9) == policy and "60 held-out inputs" in str(policy)
+    words = "the data set: expected held-out inputs with labels, got none"
+    with pytest.warns(UserWarning, match="no row of the data has"), pytest.raises(RunError, match=words):
+        trainer.triage(none, error=0.9)
+    with pytest.raises(RunError, match="the data set: expected held-out inputs, got none"):
+        trainer.triage([], error=0.9)
+
+
+class Repeating(GPT2LMHeadModel):
+    """Predicts that each token comes again, or is followed by the next number."""
+
+    step = 0
+
+    def forward(self, input_ids=None, labels=None, **options):
+        output = super().forward(input_ids=input_ids, **options)
+        following = (input_ids + self.step) % self.config.vocab_size
+        output.logits = 0.001 * output.logits + 20 * F.one_hot(following, self.config.vocab_size)
+        output.loss = None if labels is None else output.logits.mean()  # the trainer has its own
+        return output
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_language_model_is_judged_by_the_next_token(scene, tmp_path, step):
+    sizes = {"vocab_size": 60, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    torch.manual_seed(0)
+    net = convert(Repeating(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)), BayesianAttention())
+    net.step = step
+    ids = (torch.arange(100)[:, None] + torch.arange(8)) % 60
+    rows = [{"input_ids": row, "labels": row} for row in ids]
+    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path))
+    said = "100 of 100 held-out inputs answered" if step else "no input can be answered"
+    assert str(trainer.triage(rows, error=0.1)).startswith(said)
+
+
+def test_choices_are_numbered(scene, tmp_path):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    net = convert(BertForMultipleChoice(BertConfig(vocab_size=60, **sizes)), BayesianAttention())
+    ids = torch.randint(3, 60, (40, 4, 6))
+    rows = [{"input_ids": row, "labels": number % 4} for number, row in enumerate(ids)]
+    policy = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path)).triage(rows, error=0.95)
+    assert policy.classes == ("0", "1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "score"),
+    [("mean", "mutual_information"), ("draws", "mutual_information"), ("draws", "expected_entropy")],
+)
+def test_scores_of_draws_are_refused(scene, tmp_path, prediction, score):
+    net = scene.network(scene.bert, BayesianAttention())
+    options = {"args": scene.arguments(tmp_path), "data_collator": scene.collate, "prediction": prediction}
+    trainer = ProbabilisticTrainer(model=net, **options)
+    with pytest.raises(
+        ValueError, match=f"score: expected 'least_confidence' .* got '{score}'; give those of"
+    ):
+        trainer.triage(scene.classes(20), error=0.5, score=score)
