@@ -97,12 +97,12 @@ def posterior_moments(
     2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, at two standard deviations.
        If both differ from :math:`z_0 \pm 2 \sigma` by at most :math:`0.3 \sigma`, and the relative variance is at most
        2 (concentration 0.72, scale 1.05), the row keeps the expansion.
-    3. Otherwise ``num_samples`` draws are compared with the expansion, which predicts :math:`l = \sum_j f_j\, \partial
-       z / \partial u_j` for each of them. There are four measures: the variance of the residuals :math:`z - z_0 - l`
-       divided by :math:`\sigma^2`; their absolute mean divided by :math:`\sigma`; the ratio of the standard deviations
-       of z and l; with 20 draws or more also that of z to :math:`\sigma` (ratios below 1 are inverted). A row keeps
-       the expansion if they are at most 0.2, 1.5, 1.25 and 1.4, and gets the moments of draws if one exceeds 0.6, 3,
-       1.8 or 2. Between these limits three times as many new draws decide, with the limits 0.4, 1.5, 1.3 and 1.4.
+    3. Otherwise ``num_samples`` draws z are compared with what the expansion predicts for them, :math:`z_0 + l` with
+       :math:`l = \sum_j f_j\, \partial z / \partial u_j`, by four measures (ratios below 1 are inverted). A row keeps
+       the expansion if none exceeds its first limit, and gets the moments of draws if one exceeds the second; else
+       three times as many new draws decide, by the third. Limits of the variance of :math:`z - z_0 - l` over
+       :math:`\sigma^2`: 0.2, 0.6, 0.4; of its mean over :math:`\sigma`: 1.5, 3, 1.5; of sd(z) over sd(l): 1.25, 1.8,
+       1.3; with 20 draws or more, of sd(z) over :math:`\sigma`: 1.4, 2, 1.4.
 
     Rows that depend on each other (nodes of a graph, pictures scored against all texts of a batch) are differentiated
     separately. They are detected by running the first row alone.

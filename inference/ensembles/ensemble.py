@@ -57,7 +57,8 @@ class ParticleEnsemble(nn.Module):
         parameters: trainable parameters that differ between particles: names with wildcards ("net.classifier.*"), or a
             function of name and parameter that returns a bool. Default: all trainable parameters.
         buffers: further buffers that differ between particles, in the same form.
-        spread: relative standard deviation of the noise, >= 0. If it is 0, particles are and stay equal.
+        spread: relative standard deviation of the noise, >= 0. With 0 all particles start equal, and only dropout or
+            Langevin noise separates them.
         seed: seed of the noise, >= 0.
         execution: "vectorized" runs all particles in one forward pass (``torch.func.vmap``), "loop" one after another.
             "auto" tries both on the first batch and uses "vectorized" if the results agree; see :attr:`executions`.

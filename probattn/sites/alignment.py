@@ -79,7 +79,7 @@ class AlignmentAttention(Method):
         reduction: "sum" of the divergence over heads and attention calls, or their "mean".
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves
             the choice to ``convert``.
-        attention: kind of attention calls that are aligned; None leaves the choice to ``convert``.
+        attention: kind of attention calls that are aligned; None leaves it to ``convert``.
         max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
             training step; None for all, in graphs for 512 nodes. Not with "ct_heads".
         hidden: width of the hidden layers of discriminator, critic and navigator; None for the size of a head.

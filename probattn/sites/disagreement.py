@@ -188,7 +188,7 @@ class DisagreementAttention(Method):
         layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the
             calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves the
             choice to ``convert``.
-        attention: kind of attention calls whose heads are penalised; None leaves the choice to ``convert``.
+        attention: kind of attention calls whose heads are penalised; None leaves it to ``convert``.
 
     Raises:
         ValueError: an option is outside its range.
