@@ -78,6 +78,7 @@ def label_mask(
     target: Tensor, size: int, classes: int, *, ignore_index: int | None = None, validate_args: bool = True
 ) -> Tensor:
     """Checks labels [N]; bool [N], False where the label is ``ignore_index``."""
+    _check_tensor("target", target)
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise TypeError(f"target: expected integer class labels, got {target.dtype}: convert with .long()")
     if target.shape != (size,):
@@ -121,6 +122,7 @@ def prediction_shape(preds: Tensor) -> tuple[int, int]:
 
 def check_scores(scores: Tensor, name: str) -> Tensor:
     """Checks scores [N], named ``name`` in messages; at least float32, without NaN, infinities allowed."""
+    _check_tensor(name, scores)
     if scores.dim() != 1:
         raise ValueError(f"{name}: expected scores [N], got shape {list(scores.shape)}")
     if not scores.is_floating_point():
@@ -128,6 +130,13 @@ def check_scores(scores: Tensor, name: str) -> Tensor:
     if bool(scores.isnan().any()):
         raise ValueError(f"{name}: expected numbers, got NaN: it has no rank among the others")
     return at_least_float32(scores).contiguous()  # searchsorted warns otherwise
+
+
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name}: expected a tensor, got {type(value).__name__}: give torch.as_tensor({name})"
+        )
 
 
 def check_open_share(name: str, value: float) -> None:
@@ -144,6 +153,7 @@ def check_option(name: str, value: object, choices: Any) -> None:
 
 def _as_draws(preds: Tensor) -> Tensor:
     """[N, C] or [P, N, C] -> [P, N, C] in at least float32."""
+    _check_tensor("preds", preds)
     if not preds.is_floating_point():
         raise TypeError(f"preds: expected floating-point probabilities or logits, got {preds.dtype}")
     if preds.dim() not in {2, 3}:

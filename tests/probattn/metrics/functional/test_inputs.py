@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from probattn.metrics import functional
 from probattn.metrics.functional.inputs import (
     draw_probabilities,
     example_mask,
@@ -120,3 +121,14 @@ def test_log_mean_of_logits_does_not_underflow() -> None:
     logits = torch.tensor([[[0.0, 400.0]], [[0.0, 300.0]]])
     got = log_mean_probability_of(logits, torch.tensor([0]), inputs="logits")
     assert got.item() == pytest.approx(-300 - math.log(2), rel=1e-6)
+
+
+def test_arrays_are_refused_in_words() -> None:
+    preds, target = torch.tensor([[0.2, 0.8]]), torch.tensor([1])
+    for first, second, name in ((preds.numpy(), target, "preds"), (preds, target.numpy(), "target")):
+        with pytest.raises(
+            TypeError, match=rf"{name}: expected a tensor, got ndarray: give torch\.as_tensor\({name}\)"
+        ):
+            functional.negative_log_likelihood(first, second)
+    with pytest.raises(TypeError, match="in_domain: expected a tensor, got ndarray"):
+        functional.ood_auroc(preds[0].numpy(), preds[0])
