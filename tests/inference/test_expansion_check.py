@@ -295,17 +295,15 @@ def test_how_often_a_row_is_kept_by_the_distribution_of_its_residual_variance(va
 
 def test_the_rule_has_the_numbers_that_the_documentation_states():
     words = " ".join(posterior_moments.__doc__.split())
-    for limits, expected in (
-        (NEAR, (0.2, 1.5, 1.25, 1.4)),
-        (FAR, (0.6, 3, 1.8, 2)),
-        (LAST, (0.4, 1.5, 1.3, 1.4)),
-    ):
-        assert limits == expected
-    assert "within 0.2, 1.5, 1.25 and 1.4 is kept, one beyond 0.6, 3, 1.8 or 2 is left to draws" in words
-    assert "three times as many new draws are taken; those beyond 0.4, 1.5, 1.3 or 1.4 are left" in words
+    variance, mean, ratio, deviation = (
+        ", ".join(f"{value:g}" for value in values) for values in zip(NEAR, FAR, LAST, strict=True)
+    )
+    assert f"over :math:`\\sigma^2`: {variance}; of its mean over :math:`\\sigma`: {mean}; of sd(z)" in words
+    assert f"over sd(l): {ratio}; with 20 draws or more, of sd(z) over :math:`\\sigma`: {deviation}." in words
+    assert "three times as many new draws decide, by the third" in words
     assert f"the relative variance is at most {LOCAL:g} " in words
     assert f"relative variance above {WIDE:g} " in words and MORE == 3
-    assert f"within :math:`{DOUBT} \\sigma` of :math:`z_0 \\pm {STEP:g} \\sigma`" in words
+    assert f":math:`z_0 \\pm {STEP:g} \\sigma` by at most :math:`{DOUBT} \\sigma`" in words
 
 
 def test_a_prediction_without_variance_has_no_share_of_it():
