@@ -78,7 +78,7 @@ class AlignmentAttention(Method):
         moves: what gets the gradient of the divergence: "both", only the "queries" or only the "keys".
         reduction: "sum" of the divergence over heads and attention calls, or their "mean".
         layers: layers of each stack that are aligned; numbers count from 0, negative ones from the end; None leaves
-            the choice to ``convert``.
+            it to ``convert``.
         attention: kind of attention calls that are aligned; None leaves it to ``convert``.
         max_tokens: maximum number of queries and of keys that are compared: a random subset, drawn again in each
             training step; None for all, in graphs for 512 nodes. Not with "ct_heads".
@@ -91,8 +91,8 @@ class AlignmentAttention(Method):
         debias: for "ot": whether the divergence is debiased (0 for equal sets); False gives the paper's transport cost.
         scaling: for "ot": factor by which the blur (square root of the entropic regularisation) shrinks between
             annealing steps, in (0, 1); closer to 1 is slower and more accurate.
-        sweeps: for "ot": Sinkhorn iterations at each annealing step whose blur is at most 32 times the last one, >= 0.
-            0 is fastest, with errors of several per cent and more; with 1 or more, problems that have not converged are
+        sweeps: for "ot": Sinkhorn iterations at each annealing step whose blur is at most 32 times the final one, >= 0.
+            0 is fastest, but errors are several per cent or larger; with 1 or more, problems that did not converge are
             solved a second time with more iterations (see :func:`probattn.divergences.sinkhorn`).
         bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
             micro-batch (of the first process), fixed from then on. :func:`probattn.divergences.median_bandwidth` gives

@@ -186,8 +186,8 @@ class DisagreementAttention(Method):
         weight: weight w of the penalty in the objective, >= 0; Li et al. 2018 use 1.
         projections: for "parameters": projections whose weights are compared between heads.
         layers: layers of each stack whose heads are penalised; numbers count from 0, negative ones from the end; or the
-            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves the
-            choice to ``convert``.
+            calls of the "encoder", of the "decoder" (its self-attention) or the "cross" attention; None leaves it
+            to ``convert``.
         attention: kind of attention calls whose heads are penalised; None leaves it to ``convert``.
 
     Raises:

@@ -256,7 +256,7 @@ def _cell(value: Any) -> Any:
 class Limits:
     """Whether a task accepts the options that restrict an evaluation: None if it does, else the reason why not.
 
-    ``--limit`` replaces the key ``limits`` of the recipe's data, ``--num-samples`` the key ``prediction.num_samples``.
+    ``--limit`` lowers the numbers in ``limits`` of the recipe's data, ``--num-samples`` replaces its number of samples.
 
     Attributes:
         examples: for ``--limit``.

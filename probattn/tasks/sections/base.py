@@ -117,7 +117,7 @@ class RunRecipe(Section):
 
     name: str = key(
         "run",
-        "Name of the run (letters, digits, spaces, `.`, `-`, `_`); `run` only if the recipe has no file name.",
+        "Name of the run (letters, digits, spaces, `.`, `-`, `_`); default: the name of the recipe's file, or `run`.",
         pattern=r"^[^\W_][\w .-]*$",
     )
     output: Filled = key("runs/run", "Folder of the run; by default `runs/` and the run's name.")

@@ -152,8 +152,8 @@ _Repulsion: Any = method_section(RepulsiveAttention)
 class RepulsionRecipe(_Repulsion):
     r"""Treats the attention heads of each projection as particles of one posterior, which repel each other in training.
 
-    It combines with `attention` and `alignment`, and changes only gradients in training. Measurements of `weight` and
-    the [steps from a penalty](../concepts/repulsive_attention.md#an-alternative-penalties) are on the page of concepts.
+    It combines with `attention` and `alignment`, and changes only gradients in training. The page "Repulsive attention"
+    measures `weight` and has the [steps from a penalty](../concepts/repulsive_attention.md#an-alternative-penalties).
 
     Example:
         >>> RepulsionRecipe(sampler="sgld").build().couples

@@ -104,7 +104,7 @@ TRAINING: dict[str, Any] = {
         bool,
         key(
             False,
-            "Whether only attention is trained (Snell et al. 2021, A.6): only networks `self_attentive` and `lstm`.",
+            "Whether only attention is trained (Snell et al. 2021, A.6): `self_attentive` or, in translation, `lstm`.",
         ),
     ),
 }
@@ -197,7 +197,7 @@ LARGEST = 10**9
 
 
 class ProbeRecipe(Section):
-    """When attention and lexical probe (the output for each single word) are recorded, and on how many examples.
+    """When attention and [lexical probe](../concepts/how_attention_learns.md) are recorded, and on how many examples.
 
     Example:
         >>> ProbeRecipe().watched()[:9]
@@ -237,7 +237,7 @@ class ProbeRecipe(Section):
 
 
 class TranslationProbeRecipe(ProbeRecipe):
-    """When attention and lexical probe (the output for each single word) are recorded, and on how many sentences."""
+    """When attention and [lexical probe](../concepts/how_attention_learns.md) are recorded, on how many sentences."""
 
     bleu: bool = key(
         False,

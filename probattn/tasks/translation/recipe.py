@@ -131,7 +131,7 @@ class TranslationAttentionRecipe(AttentionRecipe):
     """The attention method, the attention calls that it replaces, and its options.
 
     Keys that are left out take their values from `preset` and `method`. With `method: deterministic` the other keys
-    have no effect: this key alone makes the baseline. `variational` uses only `estimator` and `prediction`.
+    have no effect: changing `method` alone gives the baseline. `variational` uses only `estimator` and `prediction`.
 
     Example:
         >>> TranslationAttentionRecipe(method="variational").estimator
@@ -195,7 +195,7 @@ class TranslationDataRecipe(Section):
         "bpe", "How the subwords are learned: byte-pair encoding or unigram language model."
     )
     max_length: int = key(
-        256, "Maximum number of tokens, counting the end token; also positions of a `transformer`.", ge=16
+        256, "Maximum number of tokens with the end token; also a `transformer`'s number of positions.", ge=16
     )
     on_long: Literal["truncate", "refuse"] = key(
         "truncate", "Whether to `truncate` longer sentences or `refuse` them."
@@ -301,8 +301,8 @@ A recipe with a section `translation` trains an encoder-decoder, a Transformer o
     network: TranslationNetworkRecipe = key(TranslationNetworkRecipe(), "The network.")
     attention: TranslationAttentionRecipe = key(
         TranslationAttentionRecipe(),
-        "The attention method; its keys are those of recipes for texts (`upward: positions` is refused: a decoder is "
-        "causal), and those of `variational`.",
+        "The attention method; its keys are those of recipes for texts, and `estimator` and `prediction` for "
+        "`variational`. `upward: positions` is refused, because a decoder is causal.",
     )
     alignment: Alignment
     repulsion: Repulsion
