@@ -65,7 +65,7 @@ def split_of(
         test: share of texts in "test", in [0, 1].
         pair: the second text of a pair.
         salt: changes the hash. To split the training part of an earlier split again, use another salt; with the same
-            salt none of its texts would be held out.
+            salt and shares none of its texts would be held out.
 
     Returns:
         "train", "validation" or "test".
