@@ -88,10 +88,11 @@ def posterior_moments(
     normalised weight :math:`W_j` is not small, :math:`\mathrm{Var}[f_j]` replaces :math:`c_j^2`, with :math:`f_j = (x -
     1) / (1 + W_j (x - 1))` and :math:`x = S_j / \mathrm E[S_j]`. The summands, divided by their sum, are the noise
     shares of the weights. The cost is a forward pass and K backward passes (for "softmax" K - 1, for differences of
-    leading logits): for two classes 2.3 to 2.7 times the time of a forward pass. "auto" adds two forward passes.
+    leading logits): for two classes 2.3 to 2.7 times the time of a forward pass. "auto" adds the check below (2.3 to
+    2.8 times; all on a CPU) and draws for the rows that fail it.
 
-    "auto" decides for each row whether the expansion holds, by the number of ``attribution``, with mean :math:`z_0`
-    and standard deviation :math:`\sigma`:
+    "auto" decides for each row whether the expansion holds for one number, the one of ``attribution`` (by default the
+    difference of the two leading logits), with mean :math:`z_0` and standard deviation :math:`\sigma` in closed form:
 
     1. With a relative variance above 10 (concentration below 0.4, scale above 1.5) the row gets the moments of draws.
     2. The prediction is computed at the two points :math:`u = \pm 2 c^2 \nabla z / \sigma`, at two standard deviations.
@@ -101,8 +102,8 @@ def posterior_moments(
        :math:`l = \sum_j f_j\, \partial z / \partial u_j`, by four measures (ratios below 1 are inverted). A row keeps
        the expansion if none exceeds its first limit, and gets the moments of draws if one exceeds the second; else
        three times as many new draws decide, by the third. Limits of the variance of :math:`z - z_0 - l` over
-       :math:`\sigma^2`: 0.2, 0.6, 0.4; of its mean over :math:`\sigma`: 1.5, 3, 1.5; of sd(z) over sd(l): 1.25, 1.8,
-       1.3; with 20 draws or more, of sd(z) over :math:`\sigma`: 1.4, 2, 1.4.
+       :math:`\sigma^2`: 0.2, 0.6, 0.4; of its absolute mean over :math:`\sigma`: 1.5, 3, 1.5; of sd(z) over sd(l):
+       1.25, 1.8, 1.3; with 20 draws or more, of sd(z) over :math:`\sigma`: 1.4, 2, 1.4.
 
     Rows that depend on each other (nodes of a graph, pictures scored against all texts of a batch) are differentiated
     separately. They are detected by running the first row alone.
@@ -123,7 +124,8 @@ def posterior_moments(
             does not hold. A warning gives the number of these rows.
         num_samples: number of draws for "draws" and "auto", >= 2.
         seed: seed of the draws.
-        chunk_size: number of rows in a pass; bounds memory (of a training step). Default: about 256, on a CPU 16.
+        chunk_size: number of rows in a pass; bounds memory (of a training step with them). Default: about 256, on a CPU
+            16.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
 
     Returns:
