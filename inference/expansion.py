@@ -124,8 +124,7 @@ def posterior_moments(
             does not hold. A warning gives the number of these rows.
         num_samples: number of draws for "draws" and "auto", >= 2.
         seed: seed of the draws.
-        chunk_size: number of rows in a pass; bounds memory (of a training step with them). Default: about 256, on a CPU
-            16.
+        chunk_size: number of rows in a pass; bounds memory (of a training step). Default: about 256, on a CPU 16.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
 
     Returns:
