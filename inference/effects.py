@@ -67,7 +67,7 @@ def attention_effects(
             logit or value; a pair of classes: the difference of their logits; or a function from predictions
             ``[R, ..., C]`` to numbers ``[R]``.
         method: "slope"; "knockout" for every token or word; "screened" for slopes of all, and knock-outs of the three
-            with the largest slopes of each sign; or another number than three. The word with the largest effect (for
+            with the largest slopes of each sign; an integer replaces the three. The word with the largest effect (for
             and against counted separately) was the same as with knock-outs of all words in 89 to 96% of cases with
             three (single texts), in 87 and 88% with six (pairs of texts).
         words: number of the word of each token, None or negative for a token outside all words: the encoding of a fast
@@ -87,8 +87,8 @@ def attention_effects(
         TypeError: the model is not a model of a batch, is an ensemble, or has attention that cannot be read; the batch
             is not a mapping of tensors.
         ValueError: no attention call; calls that differ in their number of keys, or within windows, so keys are not
-            tokens (choose others with ``sites``); a target or position that the prediction does not have; words of
-            another number than the tokens; draws for a network with layers that are not latent, or for a graph.
+            tokens (choose others with ``sites``); a target or position that the prediction does not have; words that do
+            not match the tokens in number; draws for a network with layers that are not latent, or for a graph.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification

@@ -235,7 +235,7 @@ class AttentionELBOModule(ELBOModule):
             return self.terms(*args, **kwargs)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """As :meth:`forward`, in Pyro's global parameter store instead of a store of this module."""
+        """Computes the terms as :meth:`forward` does, but in Pyro's global parameter store, not this module's."""
         self._sites = {}
         draws: list[ELBOTerms] = []
         layers = particle_record(self.model)

@@ -35,7 +35,7 @@ class MomentCheck(NamedTuple):
 
     Attributes:
         ratio: standard deviation of the results of the draws, divided by that of the predictions.
-        bias: absolute mean of the residuals, in standard deviations of the closed form.
+        bias: absolute value of the mean residual, in standard deviations of the closed form.
         rows: number of rows that were compared.
         draws: number of draws per row.
         residual: variance of the residuals, divided by the variance of the closed form; 0 if predictions are exact.

@@ -49,7 +49,7 @@ class EnsembleOptions(ParticleOptions):
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
             Write other priors as factors of the model. Weight decay of the optimiser acts as a further prior.
         temperature: T > 0 of the noise of "spos" and "sgld", for exp(-U / T): 1 is the posterior, "datum" is T = N.
-        langevin: weight w > 0 of the Langevin term in "spos" against the SVGD term; 1 / b in Eq. 5 of An et al. 2020.
+        langevin: weight w > 0 of the Langevin term in "spos" against the SVGD term; 1 / beta in Eq. 5 of An et al.
         seed: seed of the noise, >= 0.
         sets: parameters that form one particle: "model" (all stacked parameters), or those of each "module" or each
             "parameter", which are then separate sets of particles.

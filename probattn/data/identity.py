@@ -21,7 +21,7 @@ _ASCII_MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 def text_key(text: str, pair: str | None = None) -> str:
     r"""Identity of a text: its letters and digits in lower case; texts with the same key count as equal.
 
-    A text of punctuation only is its own key. The key of a pair is that of both texts, in their order.
+    A text of punctuation only is its own key. The key of a pair consists of the keys of both texts, in order.
 
     Args:
         text: the text.

@@ -176,7 +176,7 @@ class ParticleDiagnostics:
         Args:
             least_distance: two particles coincide if ``relative_distance`` is at most this.
             least_spread: smallest acceptable ``spread``. 0 omits this check, as drivers do during training, where
-                particles are far from equilibrium and ``spread`` is no measure of variance.
+                particles are far from equilibrium and ``spread`` does not measure variance.
 
         Example:
             >>> particles = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])

@@ -91,9 +91,9 @@ class AlignmentAttention(Method):
         debias: for "ot": whether the divergence is debiased (0 for equal sets); False gives the paper's transport cost.
         scaling: for "ot": factor by which the blur (square root of the entropic regularisation) shrinks between
             annealing steps, in (0, 1); closer to 1 is slower and more accurate.
-        sweeps: for "ot": Sinkhorn iterations at each annealing step whose blur is at most 32 times the last one, >= 0.
-            0 is fastest, with errors of several per cent and more; with 1 or more, problems that have not converged are
-            solved a second time with more iterations (see :func:`probattn.divergences.sinkhorn`).
+        sweeps: for "ot": Sinkhorn iterations at each annealing step whose blur is at most 32 times the final one, >= 0.
+            0 is fastest, but errors are several per cent or larger; with 1 or more, problems that have not converged
+            are solved a second time with more iterations (see :func:`probattn.divergences.sinkhorn`).
         bandwidth: for "mmd": bandwidth of the kernel, > 0, or "median": each head's median distance in the first
             micro-batch (of the first process), fixed from then on. :func:`probattn.divergences.median_bandwidth` gives
             a number that does not depend on batches.
