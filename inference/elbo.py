@@ -225,8 +225,7 @@ class AttentionELBOModule(ELBOModule):
         """Runs the model ``elbo.num_particles`` times and returns the terms per datum; backpropagate ``terms.loss``.
 
         Raises:
-            ValueError: neither observed site nor factor in the model; a latent site not in the guide; or sharded
-                parameters.
+            ValueError: no observed site or factor in the model; a latent site not in the guide; or sharded parameters.
         """
         refuse_sharded(self)
         with SHARED_STATE.changed() as changes:

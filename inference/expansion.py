@@ -87,9 +87,8 @@ def posterior_moments(
     summed over attention calls, heads, queries and keys (k is the concentration, s the log-normal scale). If the
     normalised weight :math:`W_j` is not small, :math:`\mathrm{Var}[f_j]` replaces :math:`c_j^2`, with :math:`f_j = (x -
     1) / (1 + W_j (x - 1))` and :math:`x = S_j / \mathrm E[S_j]`. The summands, divided by their sum, are the noise
-    shares of the weights. The cost is a forward pass and K backward passes (for "softmax" K - 1, for differences of
-    leading logits): for two classes 2.3 to 2.7 times the time of a forward pass. "auto" adds the check below (2.3 to
-    2.8 times; all on a CPU) and draws for the rows that fail it.
+    shares of the weights. The cost is a forward pass and K backward passes (K - 1 for "softmax"): for two classes the
+    time of 2.4 to 2.7 forward passes on a CPU. The check of "auto" adds that of 2.3 to 2.8.
 
     "auto" decides for each row whether the expansion holds for one number, the one of ``attribution`` (by default the
     difference of the two leading logits), with mean :math:`z_0` and standard deviation :math:`\sigma` in closed form:

@@ -86,8 +86,7 @@ class TokenizedTexts(TokenizedRows):
 
     A row is a dictionary with the lists ``input_ids``, ``attention_mask`` and, if tokenizer and network use token
     types, ``token_type_ids``, and with the class number ``labels`` if the data have labels. :class:`PadCollate` makes
-    batches of rows. A pair is one row: both texts with the tokenizer's separators, the second with token type 1 if
-    types are used.
+    batches of rows. A pair is one row with the tokenizer's separators; its second text has token type 1, if used.
 
     Args:
         data: the texts.
