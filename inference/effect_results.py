@@ -48,7 +48,7 @@ class AttentionEffects:
         knockouts: knock-outs, ``[P, B, G]``; NaN if not computed.
         change: probability of the answer with the token or word minus that without it, ``[B, G]``, in [-1, 1] (in
             regression the difference of the numbers); NaN if not computed.
-        answer: number of the explained class, label or output, ``[B]``; -1 for a function of several predictions a row.
+        answer: number of the explained class, label or output, ``[B]``; -1 if ``target`` reads several predictions.
         most_probable: the most probable class with all tokens, ``[B]``.
         answer_probability: the probability of the answer (in regression its value), ``[B]``.
         answer_without: the most probable class without the token or word, ``[B, G]``; -1 if not computed.

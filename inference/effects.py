@@ -55,7 +55,7 @@ def attention_effects(
     In a graph, token j is a node and the queries are the nodes to which its edges lead; each row has its own pass.
 
     The network need not be converted. By default attention is at its posterior expectation, which equals deterministic
-    attention unless a method has learned a scale of S; with ``num_samples`` it is drawn.
+    attention with the same scores if E[S] = exp(scores), as with ``sigma=0``; with ``num_samples`` it is drawn.
 
     Args:
         model: as in :func:`posterior_predict`, but not a :class:`ParticleEnsemble`; or a network that is not converted,
@@ -67,9 +67,9 @@ def attention_effects(
             logit or value; a pair of classes: the difference of their logits; or a function from predictions
             ``[R, ..., C]`` to numbers ``[R]``.
         method: "slope"; "knockout" for every token or word; "screened" for slopes of all, and knock-outs of the three
-            with the largest slopes of each sign; or another number than three. In single texts the leading word of
-            three knock-outs was that of all knock-outs on 89 to 96% of sides (for and against), in pairs of texts with
-            six on 87 and 88%.
+            with the largest slopes of each sign; an integer replaces the three. The word with the largest effect (for
+            and against counted separately) was the same as with knock-outs of all words in 89 to 96% of cases with
+            three (single texts), in 87 and 88% with six (pairs of texts).
         words: number of the word of each token, None or negative for a token outside all words: the encoding of a fast
             tokenizer (the words of a second text are numbered after those of the first), lists like its ``word_ids()``
             by row, or int64 ``[B, S]``. Default: each token is a word.
@@ -86,9 +86,9 @@ def attention_effects(
     Raises:
         TypeError: the model is not a model of a batch, is an ensemble, or has attention that cannot be read; the batch
             is not a mapping of tensors.
-        ValueError: no attention call; calls with different numbers of keys, or within windows, whose keys are not the
-            tokens (name others with ``sites``); a target or position that the prediction does not have; words of
-            another number than the tokens; draws for a network with layers that are not latent, or for a graph.
+        ValueError: no attention call; calls that differ in their number of keys, or within windows, so keys are not
+            tokens (choose others with ``sites``); a target or position that the prediction does not have; words that do
+            not match the tokens in number; draws for a network with layers that are not latent, or for a graph.
 
     Example:
         >>> from transformers import BertConfig, BertForSequenceClassification

@@ -67,7 +67,7 @@ class SiteTerms(NamedTuple):
 
 
 class AttentionELBO(TraceMeanField_ELBO):
-    """``TraceMeanField_ELBO`` that computes only the analytic KL of an attention site.
+    """``TraceMeanField_ELBO`` that computes the analytic KL of attention sites without their log densities.
 
     ``pyro.infer.TraceMeanField_ELBO`` gives the same value and gradient, but also computes the log densities of all
     drawn weights, which the analytic KL does not need. Called with a model and an :class:`AttentionGuide` it returns an
@@ -128,7 +128,7 @@ class AttentionELBO(TraceMeanField_ELBO):
         return loss.item(), loss
 
     def share(self, trace: Trace) -> float:
-        """Factor of the loss of P layer particles: 1 / P if no plate scales their rows to the data, else 1."""
+        """Factor of the loss with P layer particles: 1 / P if the plate of rows is not scaled to the data, else 1."""
         plate, declared = data_plate(trace), getattr(self._model, "num_data", None)
         unscaled = plate is None or (declared is None and plate.full_size in (None, plate.size))
         return 1 / self._count if unscaled else 1.0
@@ -225,7 +225,7 @@ class AttentionELBOModule(ELBOModule):
         """Runs the model ``elbo.num_particles`` times and returns the terms per datum; backpropagate ``terms.loss``.
 
         Raises:
-            ValueError: a model without observed site and factor; a latent site without guide; or sharded parameters.
+            ValueError: no observed site or factor in the model; a latent site not in the guide; or sharded parameters.
         """
         refuse_sharded(self)
         with SHARED_STATE.changed() as changes:
@@ -234,7 +234,7 @@ class AttentionELBOModule(ELBOModule):
             return self.terms(*args, **kwargs)
 
     def terms(self, *args: Any, **kwargs: Any) -> ELBOTerms:
-        """As :meth:`forward`, in Pyro's global parameter store instead of a store of this module."""
+        """Computes the terms as :meth:`forward` does, but in Pyro's global parameter store, not this module's."""
         self._sites = {}
         draws: list[ELBOTerms] = []
         layers = particle_record(self.model)

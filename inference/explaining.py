@@ -71,7 +71,7 @@ def explain(
 
     Raises:
         TypeError: the network is not of ``AutoModelForSequenceClassification``, or the tokenizer is not a fast one.
-        ValueError: no text, a text without words that the tokenizer knows, or another number of second texts.
+        ValueError: no text, a text without known words, or unequal numbers of texts and second texts.
     """
     rows = _rows(texts, pairs)
     labels = _labels(net)

@@ -117,7 +117,7 @@ class Explanation:
         return f"{100 * change:+.0f} points" if self.number is None else f"{change:+.3g}"
 
     def columns(self) -> dict[str, list[str]]:
-        """The words for, against and of doubt with their changes as texts, by name of a table's column."""
+        """Columns of a table by name: words for the answer, against it, and that cause doubt, with their changes."""
 
         def cell(word: Word, size: str) -> str:
             other = "" if word.answer is None else f", without it {word.answer}"

@@ -42,8 +42,8 @@ class AttentionGuide(GuideMessenger):
 
     :math:`r_l` is the factor of ``kl_reduction`` of attention call l; w and :math:`r_l` are multiplied into the scale
     of its Pyro site. The objective is the evidence lower bound only if w and all :math:`r_l` are 1, as with
-    ``BayesianAttention(kl_reduction="sum")``. The default is the mean over query-key pairs; Pyro's estimators then log
-    a warning at the first step.
+    ``BayesianAttention(kl_reduction="sum")``. The default is the mean over query-key pairs; with Pyro's estimators the
+    guide then logs a warning once.
 
     Args:
         model: the Pyro model.

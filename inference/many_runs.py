@@ -92,7 +92,7 @@ class ManyRunsDriver(Options):
     def fit(self, *, resume: Resume = False) -> FitResult:
         """Trains to the last step; ``resume`` and errors are as in :meth:`probattn.inference.SVIDriver.fit`.
 
-        ``validation`` of the result is the last evaluation. The message of a ``NonFiniteError`` numbers the model.
+        ``validation`` of the result is the last evaluation. A ``NonFiniteError`` gives the model's number.
 
         Raises:
             ValueError: the program was started with several processes.

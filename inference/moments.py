@@ -35,7 +35,7 @@ class MomentCheck(NamedTuple):
 
     Attributes:
         ratio: standard deviation of the results of the draws, divided by that of the predictions.
-        bias: absolute mean of the residuals, in standard deviations of the closed form.
+        bias: absolute value of the mean residual, in standard deviations of the closed form.
         rows: number of rows that were compared.
         draws: number of draws per row.
         residual: variance of the residuals, divided by the variance of the closed form; 0 if predictions are exact.
@@ -61,8 +61,8 @@ class Moments:
     r"""Normal distributions over the predictions of B rows, from an expansion in closed form or from draws.
 
     For "softmax" the covariance is that of the logits of the K leading classes minus their mean; probabilities depend
-    on these differences only. Logits of the other classes keep their distance to the mean. For "sigmoid" and
-    "identity" it is the covariance of the K predictions; other labels have no variance.
+    on these differences only. Every other logit has a fixed distance to the mean of the K. For "sigmoid" and "identity"
+    it is the covariance of the K predictions; other labels have no variance.
 
     Attributes:
         logits: predictions at the posterior expectation, or their mean over draws, ``[B, ..., C]``.
@@ -156,7 +156,7 @@ class Moments:
         return (variance - 2 * covariance[..., first, second]).clamp_min(0).sqrt()
 
     def top_two_p_value(self, num_samples: int = 20) -> Tensor:
-        r"""p-values ``[N]`` of the hypothesis that the two most probable classes are equally probable, per prediction.
+        r"""p-values ``[N]`` of equal probability of the two most probable classes; N is B, or B times positions.
 
         Welch's test for PAvPU (accuracy versus uncertainty, Fan et al. 2020) for ``num_samples`` draws, with the means
         and variances of this distribution instead of those of draws.

@@ -103,8 +103,8 @@ class OptimizerOptions(Options):
 
         Args:
             groups: parameter groups.
-            scaled: whether the loss is scaled for "fp16"; the update is then not fused, since a fused one would skip
-                overflows without notice to accelerate, which would advance the schedule.
+            scaled: whether the loss is scaled for "fp16"; the update is then not fused: a fused one skips steps with an
+                overflow without telling accelerate, which would still advance the schedule.
         """
         update = {"fused": True} if not scaled and self._can_be_fused(groups) else {}
         optimizer: Optimizer = getattr(torch.optim, self.name)(groups, **update, **self.arguments)

@@ -208,7 +208,7 @@ class Posterior:
 
         Raises:
             ImportError: pandas is not installed.
-            ValueError: another number of names than C.
+            ValueError: the number of names is not C.
         """
         try:
             pd: Any = import_module("pandas")

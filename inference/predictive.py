@@ -154,9 +154,9 @@ def posterior_predict(
         attention: names of the sites whose weights to return, or "all".
         streaming: whether to return mean and standard deviation of the weights instead of all draws.
         antithetic: whether every second draw takes the mirrored noise of the draw before (Hammersley & Morton 1956).
-            Each draw still has the distribution of the posterior. The mean over draws is more accurate than that of
-            independent draws, their standard deviation less, and tests that assume independence, such as that of PAvPU
-            (:mod:`probattn.metrics`), are conservative.
+            Each draw still has the distribution of the posterior. The mean over draws is more accurate than with
+            independent draws, the standard deviation less accurate, and tests that assume independence, such as that of
+            PAvPU (:mod:`probattn.metrics`), are conservative.
         batch_keys: inputs whose first dimension is the batch. Default: all of them.
         label_name: name of the labels in the batch; they are removed.
 

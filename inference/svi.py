@@ -47,9 +47,9 @@ class SVIDriver(RunOptions):
 
     Minimises :math:`-\frac{1}{N} (\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}_l)` (Zhang et al. 2021a, section
     3.3), with N the size of the data, S drawn from the posterior once per forward pass, l an attention call, w the
-    weight of ``kl_schedule`` and :math:`r_l` the factor of ``kl_reduction``. It runs on accelerate: ``accelerate
-    launch`` or ``torchrun`` set device and processes. All processes start from the same parameters and draw
-    different noise.
+    weight of ``kl_schedule`` and :math:`r_l` the factor of ``kl_reduction``. The driver uses accelerate: ``accelerate
+    launch`` or ``torchrun`` set device and processes. All processes start from the same parameters and draw different
+    noise.
 
     A run is determined by its options, the data and the initial weights: the order of the data depends on (seed,
     epoch), noise and dropout on (seed, rank). A run that was killed and resumed therefore repeats the uninterrupted
@@ -176,7 +176,7 @@ class SVIDriver(RunOptions):
             return Run(options, accelerator, training).train(resume)
 
     def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
-        """Returns the guide, whose ``kl_weight`` a run sets, and the module from a batch to :class:`ELBOTerms`."""
+        """Returns the guide, whose ``kl_weight`` a run sets, and the module that maps a batch to :class:`ELBOTerms`."""
         guide = AttentionGuide(self.model) if self.guide is None else self.guide
         return guide, bind(self.model, guide, self.elbo)
 
@@ -245,19 +245,19 @@ class SVGDDriver(SVIDriver):
     layers of :class:`probattn.ParticleLayers` are trained in the same way.
 
     **Whole models** (Liu and Wang 2016). The model is a :class:`ParticleEnsemble`, and ``method`` has the options of
-    its particles; by default the particles represent the posterior. Losses are means over particles. The gradient of
-    each particle is clipped separately; ``gradient_norm`` is the root mean square of their norms. Parameters that
-    particles share follow the gradient of the mean loss.
+    its particles; by default the particles represent the posterior. Recorded losses are means over particles. The
+    gradient of each particle is clipped separately; ``gradient_norm`` in a record is the root mean square of the
+    gradients' norms. Parameters that particles share follow the gradient of the mean loss.
 
     Everything else is as in :class:`SVIDriver`. The noise depends only on the seed in the options of the particles and
     the number of the update. Training records have the key ``particles``: for each set of particles the kernel's
     bandwidth, the ratio of repulsion to attraction, the smallest distance between two particles (also divided by their
-    norm), and their norm. If two particles coincide, there is a :class:`probattn.particles.CollapseWarning`.
+    root mean square norm) and this norm. Particles that coincide give a :class:`probattn.particles.CollapseWarning`.
 
     Args:
         kernel: a kernel of :mod:`probattn.particles`, or one that Pyro's SVGD takes (``pyro.infer.svgd.SteinKernel``);
             None for the one in the options of the particles.
-        method: options of an ensemble's particles; by default ``EnsembleOptions()``. ``convert`` sets those of heads.
+        method: options of an ensemble's particles; by default ``EnsembleOptions()``. Leave it None for heads.
 
     Raises:
         TypeError: the model is not an ``nn.Module``.
@@ -308,7 +308,7 @@ class SVGDDriver(SVIDriver):
         """Particles by name, detached, as ``pyro.infer.SVGD`` returns them.
 
         Returns:
-            For heads, ``[H, N]`` (N numbers in one head's slice of the weight) by projection; for P whole models, their
+            For heads, ``[H, D]`` (D numbers in one head's slice of the weight) by projection; for P whole models, their
             parameters ``[P, ...]`` by name.
         """
         if isinstance(self.model, ParticleEnsemble):
@@ -316,7 +316,7 @@ class SVGDDriver(SVIDriver):
         return {name: particles.particles() for name, (_, particles) in particle_sets(self.model).items()}
 
     def step(self, batch: Any, *, num_data: int | None = None) -> dict[str, float]:
-        """Makes one complete update outside a run, like ``pyro.infer.SVGD.step``, with the optimiser's step.
+        """Makes one complete update outside a run, including the optimiser's step, like ``pyro.infer.SVGD.step``.
 
         The first call makes the optimiser. The KL weight is ``kl_schedule.final``. Precision, processes, schedules,
         records and checkpoints apply only to :meth:`fit`; the mode and device of the model do not change.
@@ -329,7 +329,7 @@ class SVGDDriver(SVIDriver):
             The mean square of the gradients that the optimiser received, by the names of :meth:`get_named_particles`.
 
         Raises:
-            ValueError: another ``num_data`` than in the first call, or a model without particles.
+            ValueError: ``num_data`` differs from that of the first call, or the model has no particles.
         """
         size = len(next(iter(batch.values()))) if num_data is None else num_data
         if self._update is None:

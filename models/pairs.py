@@ -225,7 +225,7 @@ class EsimForSequenceClassification(PairPreTrainedModel, auto=[AutoModelForSeque
         v_a = \mathrm{BiLSTM}(\mathrm{ReLU}(W m_a)), \quad
         y = \mathrm{MLP}([v_{a,\mathrm{ave}}; v_{a,\max}; v_{b,\mathrm{ave}}; v_{b,\max}])
 
-    for embeddings a and b of the two texts, and b treated like a (Eq. 1 and 2, 11 to 20, the sequential model).
+    for embeddings a and b of the two texts; :math:`v_b` is computed like :math:`v_a` (Eq. 1, 2, 11 to 20, sequential).
     :math:`\tilde a_i` is the mean of :math:`\bar b_j` with weights softmax(e) over j; "ave" and "max" pool over words.
     The multilayer perceptron (MLP) has one hidden layer with tanh. Inputs and outputs are those of
     :class:`DecomposableForSequenceClassification`.

@@ -49,10 +49,10 @@ class SelfAttentiveConfig(OwnConfig):
         embedding_dropout: dropout rate of embeddings, in [0, 1).
         hidden_dropout: dropout rate between the layers of the LSTM, in [0, 1).
         classifier_dropout: dropout rate before and within the ReLU network, or before the linear map, in [0, 1).
-        **kwargs: ``attention_activation``, the function between the two maps of the scores, is "tanh" (default) or
+        **kwargs: ``attention_activation``, between the two linear layers that compute scores, is "tanh" (default) or
             "relu". With ``uniform_attention=True`` all words have equal weight; the parameters of the scores then get
-            gradients of 0. ``gate_size`` is the number of values with which each attention head compares two texts
-            (Lin et al. 2017, appendix B); 0, the default, is for single texts. All others, such as ``num_labels``, are
+            gradients of 0. ``gate_size`` is the number of values with which each attention head compares two texts (Lin
+            et al. 2017, appendix B); 0, the default, is for single texts. All others, such as ``num_labels``, are
             options of ``PretrainedConfig``; ``pad_token_id`` (default 0) has an embedding that stays 0.
 
     Raises:
@@ -225,9 +225,9 @@ class Gate(nn.Module):
 class SelfAttentiveForSequenceClassification(
     SelfAttentivePreTrainedModel, auto=[AutoModelForSequenceClassification]
 ):
-    r"""Self-attentive classifier: :class:`SelfAttentiveModel` under a network with one hidden layer (Lin et al. 2017).
+    r"""Self-attentive classifier: :class:`SelfAttentiveModel` under one hidden ReLU layer (Lin et al. 2017).
 
-    With ``classifier_size=0`` the ReLU network is a linear map. If also ``num_attention_heads=1`` and
+    With ``classifier_size=0`` there is no hidden layer. If also ``num_attention_heads=1`` and
     ``attention_activation="relu"``, it is the classifier of Snell et al. (2021, Eq. 7, 8), where h are states of the
     LSTM, and U, b, v, Q parameters. For two classes the paper has a single logit, the difference of the two here.
 

@@ -156,7 +156,7 @@ class ParticleEnsemble(nn.Module):
         )
 
     def forward(self, batch: Any) -> Tensor:
-        r"""Log of the mean probabilities of the particles, ``[B, C]``, at least float32; f must return logits.
+        r"""Log of the particles' mean probabilities ``[B, C]``, at least float32; the model f must return logits.
 
         .. math:: \log \frac1P \sum_i \mathrm{softmax}(f(x, \theta_i))
         """

@@ -34,22 +34,22 @@ class EnsembleOptions(ParticleOptions):
 
     The potential is :math:`U(\theta) = N u(\theta) + |\theta|^2 / (2 \sigma^2)`, with u the mean loss over N data of
     :class:`SVGDDriver`, so with ``repulsion=1`` particles represent the posterior, proportional to :math:`\exp(-U)`.
-    (:class:`probattn.RepulsiveAttention` has a potential in the scale of u; there this is a repulsion of 1 / N.) The
-    optimiser gets :math:`-\epsilon \phi / N` instead of the gradient of u, so learning rates are as in usual training.
+    (In :class:`probattn.RepulsiveAttention` u itself is the potential; there 1 / N gives the posterior.) The optimiser
+    gets :math:`-\epsilon \phi / N` instead of the gradient of u, so learning rates are as in usual training.
 
     Args:
-        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). The variance of "sgld"
-            is the posterior's under plain gradient descent with learning rate 1; that of "spos" is slightly smaller.
+        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). With SGD of learning
+            rate 1 without momentum, "sgld" has the posterior's variance, "spos" a slightly smaller one.
         step_size: epsilon > 0, factor of the direction. It has no effect with Adam and similar optimisers on "svgd".
         repulsion: weight a >= 0 of the repulsion. With another value than 1 the particles represent exp(-U / a).
-        kernel: name of a kernel between particles, as in :class:`probattn.RepulsiveAttention`. In many dimensions
-            "sliced_rbf" reduces the posterior's variance less than "median_rbf".
+        kernel: name of a kernel between particles, as in :class:`probattn.RepulsiveAttention`. In many dimensions the
+            particles' variance is too small, with "sliced_rbf" less so than with "median_rbf".
         bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule.
         offset: constant added to the kernel "cosine", >= 0; None for 1.
         prior: "uniform", or the standard deviation sigma > 0 of a normal prior around 0 of every stacked parameter.
             Write other priors as factors of the model. Weight decay of the optimiser acts as a further prior.
         temperature: T > 0 of the noise of "spos" and "sgld", for exp(-U / T): 1 is the posterior, "datum" is T = N.
-        langevin: weight w > 0 of the Langevin term in "spos" against the SVGD term; 1 / b in Eq. 5 of An et al. 2020.
+        langevin: weight w > 0 of the Langevin term in "spos" against the SVGD term; 1 / beta in Eq. 5 of An et al.
         seed: seed of the noise, >= 0.
         sets: parameters that form one particle: "model" (all stacked parameters), or those of each "module" or each
             "parameter", which are then separate sets of particles.

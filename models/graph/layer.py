@@ -76,8 +76,8 @@ class GraphAttention(MessagePassing):
         negative_slope: negative slope of the leaky ReLU.
         dropout: dropout rate of attention weights, latent ones too: each node then sees a random subset of neighbours.
         method: options of latent attention; None for deterministic attention.
-        chain: shared :class:`probattn.sites.UpwardChain`, through which the layer's posterior and those of other layers
-            with H heads depend on each other. Default: a new one.
+        chain: the :class:`probattn.sites.UpwardChain` (upward path) that this layer shares with other layers of H
+            heads, whose posteriors it connects. Default: a chain for this layer alone.
         align: alignment factor of queries and keys; None for no alignment.
 
     Raises:
@@ -153,14 +153,14 @@ class GraphAttention(MessagePassing):
             name: name of the Pyro site of latent weights; the alignment factor is ``name`` followed by ``.alignment``.
             nodes: features of the nodes, ``[N, F]``, dense or sparse (COO).
             edges: E edges between the N nodes.
-            observations: number of labelled nodes, by which the alignment factor and an averaged KL are multiplied, so
-                that their weight relative to the mean log-likelihood does not depend on it.
+            observations: number of labelled nodes, factor of alignment and, with ``kl_reduction`` "mean" or "keys", of
+                the KL: their weight relative to the mean log-likelihood is the same for any number of labels.
 
         Returns:
             Output ``[N, H * D]`` or ``[N, D]``, and attention weights ``[E, H]`` before dropout.
 
         Raises:
-            RuntimeError: with latent weights or alignment, in training mode with gradients outside Pyro's handlers.
+            RuntimeError: a latent or aligned layer trains (training mode, gradients enabled) outside Pyro's handlers.
             ValueError: features of the wrong width or number.
         """
         if nodes.shape != (edges.num_nodes, self.in_features):

@@ -101,14 +101,14 @@ class GraphAttentionNetwork(nn.Module):
             Logits ``[N, C]``.
 
         Raises:
-            RuntimeError: with latent or aligned attention, in training mode with gradients outside Pyro's handlers.
+            RuntimeError: a latent or aligned layer trains (training mode, gradients enabled) outside Pyro's handlers.
             ValueError: features of the wrong width or number.
         """
         return self._run(features, edges, observations)[0]
 
     @torch.no_grad()
     def passes(self, features: Tensor, edges: Edges) -> list[LayerPass]:
-        """Returns inputs and weights of both layers in evaluation mode; latent weights are at their expectation."""
+        """Runs in evaluation mode; returns inputs and weights of both layers, latent ones at their expectation."""
         with evaluating(self):
             return self._run(features, edges, 1)[1]
 

@@ -298,11 +298,11 @@ class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
 class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):
     r"""Writes a text about a title and a knowledge graph (Koncel-Kedziorski et al., NAACL 2019).
 
-    A bidirectional LSTM reads a title of S words, another one each of K entities. In the graph transformer,
-    N = K + 2 M + 1 vertices (entities, two for each of M relations, and a global one) attend to their neighbours; see
-    :func:`~probattn.models.graphwriter.adjacency`. The decoder, an LSTM with input feeding, attends to the vertices and
-    to the words of the title. Each of T output tokens is one of V words or a copied entity; a gate mixes the two
-    distributions.
+    A bidirectional LSTM reads a title of S words, another bidirectional LSTM each of K entities. In the graph
+    transformer, N = K + 2 M + 1 vertices (entities, two for each of M relations, and a global one) attend to their
+    neighbours; see :func:`~probattn.models.graphwriter.adjacency`. The decoder, an LSTM with input feeding, attends to
+    the vertices and to the words of the title. Each of T output tokens is one of V words or a copied entity; a gate
+    mixes the two distributions.
 
     Token V + k is entity k of the row. As an input token it has the embedding of the entity's type, so predictions do
     not depend on the order of the entities.

@@ -30,8 +30,8 @@ class Translator(TokenClassifier):
 
     The library's training loops minimise a mean over sentence pairs, in nats per pair. With ``mean_length`` all log
     densities (likelihood, KL and factors) are divided by this number; if it is the mean number of target tokens of a
-    training pair, the objective is in nats per token, like the usual cross-entropy, and the default settings of
-    gradient clipping and of repulsive heads fit. The optimal posterior does not depend on ``mean_length``.
+    training pair, the objective is in nats per token, like the usual cross-entropy; the defaults of gradient clipping
+    and of repulsive heads are meant for this unit. The optimal posterior does not depend on ``mean_length``.
 
     Args:
         net: a network whose output has ``logits`` ``[B, T, V]`` (any Hugging Face encoder-decoder with a language

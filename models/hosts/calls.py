@@ -30,7 +30,7 @@ class AttentionCall:
         num_key_value_heads: number of key heads, less than H in grouped-query attention.
         head_dim: size of a key head.
         windowed: whether the network splits each input into windows that become rows of the batch (Swin).
-        shape: windows per input, queries and keys in the dry run, a short forward pass that finds the calls.
+        shape: numbers of windows per input, queries and keys in the short forward pass that finds the calls.
         max_positions: maximum number of queries; None without a limit.
         query_source: module and index of the self-attention that precedes a cross-attention in its stack; the padding
             mask of that self-attention applies to the queries. None if there is none.

@@ -35,7 +35,7 @@ for pattern in patterns:
 
 
 class StoredNetworkError(ValueError):
-    """A folder, or a name on the hub, that holds no readable network, configuration or tokenizer."""
+    """A folder, or a name on the hub, holds no readable network, configuration or tokenizer."""
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(message))

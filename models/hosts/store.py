@@ -61,7 +61,7 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
         **options: options of ``from_pretrained``, such as ``dtype``; ``token``, ``cache_dir``, ``local_files_only`` and
             ``force_download`` apply to the download. With ``ignore_mismatched_sizes=True`` the classification head may
             have another size than the saved one; weights that the folder lacks are then initialised at random, as
-            transformers reports. Parameters of attention sites must fit.
+            transformers reports. Parameters of attention methods must have the saved sizes.
 
     Returns:
         The network in evaluation mode; with ``output_loading_info=True`` a pair of network and transformers' report.
@@ -99,7 +99,7 @@ def load(folder: Path | str, auto_class: Any = None, *, revision: str | None = N
 
 
 def from_pretrained(auto_class: Any, folder: Path | str, **options: Any) -> Any:
-    """Loads a network with its attention methods, as :func:`probattn.models.load`, but refuses networks without one.
+    """Loads a network as :func:`probattn.models.load` does, but refuses a network without attention methods.
 
     Args:
         auto_class: class that reads the network, such as ``AutoModelForSequenceClassification``.

@@ -98,7 +98,7 @@ class RatedWords:
         return torch.zeros(mask.shape).masked_scatter(mask, values.float()), mask
 
     def is_of_the_examples_of(self, other: RatedWords) -> bool:
-        """Returns True if ``lengths`` and ``example`` are equal; words are not compared."""
+        """Returns True if both have the same ``lengths`` and ``example``; words are not compared."""
         return torch.equal(self.lengths, other.lengths) and torch.equal(self.example, other.example)
 
     def agreement(self, u: Tensor | None = None, v: Tensor | None = None, top: float = 0.05) -> float:
@@ -107,7 +107,7 @@ class RatedWords:
         Args:
             u: ratings ``[P]``. Default: ``attention``.
             v: ratings ``[P]``. Default: ``probe``.
-            top: u agrees with v for an output word if the share of positions that v rates above u's best is below it.
+            top: for agreement, v must rate a smaller share of positions than this above the one that u rates highest.
         """
         first, mask = self.padded(self.attention if u is None else u)
         second, _ = self.padded(self.probe if v is None else v)

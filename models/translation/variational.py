@@ -60,7 +60,7 @@ class VariationalTranslator(Translator):
         **options: options of :class:`probattn.models.Translator`.
 
     Attributes:
-        kl_weight: weight of the KL divergence between posterior and prior; 1 is the evidence lower bound.
+        kl_weight: weight of the KL divergence of the posterior from the prior; 1 for the evidence lower bound.
 
     Raises:
         TypeError: ``net`` is not a :class:`RecurrentForTranslation`.
@@ -197,7 +197,7 @@ class AlignmentGuide(PyroModule):
         estimator: "enumerate" computes the expectation exactly, as a sum over source tokens, for
             ``pyro.infer.TraceEnum_ELBO``; the output network then runs for every pair of source and target token.
             "sample" draws one alignment per target token, for :class:`probattn.inference.TraceGraphMeanFieldELBO`, with
-            the KL in closed form as in the paper, or for ``pyro.infer.TraceGraph_ELBO``, with the KL of the draw.
+            the KL in closed form as in the paper, or for ``pyro.infer.TraceGraph_ELBO``, which samples the KL.
         baseline: with "sample", whether the score-function gradient uses the paper's baseline (section 4), the
             log-likelihood given the mean context; it needs one more forward pass.
 

@@ -92,7 +92,7 @@ class GraphTexts(Sampled):
         return by_length(row.text.split() for row in self.rows)
 
     def split(self, held_out: int) -> tuple[GraphTexts, GraphTexts]:
-        """Splits off ``held_out`` rows, those of :meth:`take`; returns the other rows and these.
+        """Returns the rows without a fixed pseudo-random choice of ``held_out`` rows, and the rows of this choice.
 
         Raises:
             DataError: one of the two parts is empty.

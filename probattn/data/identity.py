@@ -21,7 +21,7 @@ _ASCII_MARKS = bytes(code for code in range(128) if not chr(code).isalnum())
 def text_key(text: str, pair: str | None = None) -> str:
     r"""Identity of a text: its letters and digits in lower case; texts with the same key count as equal.
 
-    A text of punctuation only is its own key. The key of a pair is that of both texts, in their order.
+    A text of punctuation only is its own key. The key of a pair consists of the keys of both texts, in order.
 
     Args:
         text: the text.
@@ -65,7 +65,7 @@ def split_of(
         test: share of texts in "test", in [0, 1].
         pair: the second text of a pair.
         salt: changes the hash. To split the training part of an earlier split again, use another salt; with the same
-            salt none of its texts would be held out.
+            salt and shares none of its texts would be held out.
 
     Returns:
         "train", "validation" or "test".

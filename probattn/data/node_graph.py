@@ -20,7 +20,7 @@ class NodeGraph:
 
     Args:
         features: features of the nodes, float ``[N, F]``.
-        labels: classes of the nodes, int64 ``[N]``; :data:`UNKNOWN` for unknown classes.
+        labels: classes of the nodes, int64 ``[N]``; -1 (``UNKNOWN``) for unknown classes.
         edge_index: edges, int64 ``[2, E]``, first row sources, second row targets; an undirected edge is listed in both
             directions.
         train_mask: bool ``[N]``, training nodes.
@@ -31,8 +31,8 @@ class NodeGraph:
         licence: licence of the data, if known.
 
     Raises:
-        DataError: shapes do not fit, an edge has a missing node, a label is not a class, or a node of a split has no
-            label or is in two splits.
+        DataError: shapes do not fit, an edge refers to a node that does not exist, a label is not a class, or a node of
+            a split has no label or is in two splits.
 
     Example:
         >>> first, second = torch.tensor([True, False]), torch.tensor([False, True])

@@ -50,7 +50,7 @@ PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pubmed": ("class 0", "class 1", "class 2"),
     }
 )
-"""The graphs by name, with their classes. Those of Cora and Citeseer follow from class sizes; the files name none."""
+"""The graphs by name, with their classes, for Cora and Citeseer inferred from class sizes (the files have no names)."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def load_planetoid(name: str, folder: Path | str | None = None) -> NodeGraph:
         The graph, with features as in the files (for Cora 0 or 1) and without self loops.
 
     Raises:
-        DataError: a file is missing or damaged, matrices do not fit each other, or an edge has a missing node.
+        DataError: a file is missing or damaged, matrices do not match, or an edge refers to a node that does not exist.
     """
     path = data_folder(f"graph {name!r}", name, ORIGIN) if folder is None else Path(folder).expanduser()
     arrays = _read(name, path)

@@ -19,7 +19,7 @@ Role = Literal["train", "validation", "test", "shifted", "out_of_domain", "predi
 """Role of data: a split of the task, the task under a shift, out-of-distribution texts, or inputs to predict."""
 
 ROLES: tuple[Role, ...] = get_args(Role)[:-1]
-"""Roles of the data of a task."""
+"""Roles of the data of a task: all of ``Role`` except "prediction"."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Source(Options):
     """A source of texts and the options of reading it.
 
     Args:
-        source: name of a built-in data set (the page on data lists them), a file ending in .csv, .tsv or .jsonl
-            (relative to the working directory), or ``hub:owner/name``.
-        split: split of a built-in or hub data set; None for that of the role's name; for shifted and out_of_domain None
-            takes all of a built-in data set, the test split of one from the hub.
+        source: name of a built-in data set (the page on data lists them), a file (.csv, .tsv, .tab, .xlsx, .jsonl or
+            .ndjson; relative to the working directory), or ``hub:owner/name``.
+        split: split of a built-in or hub data set; None for the split named like the role ("train", "validation",
+            "test"); for other roles None takes the whole of a built-in data set, but the test split of a hub data set.
         configuration: configuration of a hub data set; None where it has only one.
         text: column with the texts, in a file or hub data set.
         label: column with the labels, in a file or hub data set.
@@ -88,7 +88,7 @@ class Source(Options):
         Args:
             role: "train" needs at least two classes; "validation", "test" and "shifted" need labels; "out_of_domain"
                 ignores labels; "prediction" reads them if they exist.
-            label_names: the classes of the training data, in order; None for the training data.
+            label_names: the classes of the training data, in order; leave it None to read the training data themselves.
 
         Returns:
             The data set; if it has labels, its classes are ``label_names``, if these are set.

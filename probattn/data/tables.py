@@ -43,8 +43,8 @@ def read_table(path: Path | str, columns: Columns | None = None, *, quotes: bool
 
     A CSV (comma) or TSV (tab) file begins with a line that names its columns. If another separator (comma, tab or
     semicolon) separates the expected names in this line, the file is read with that one. A JSON Lines file holds one
-    object per line. The text is UTF-8. Blank lines are ignored; rows without text or label are skipped, or refused if
-    labels are "optional", so predictions match the rows. If all labels are whole numbers, 1.0 is the class 1.
+    object per line. The text is UTF-8. Blank lines are ignored; rows without text or label are skipped, or an error if
+    labels are "optional" (inputs to predict). If all labels are whole numbers, 1.0 is the class 1.
 
     Args:
         path: the file; its extension (.csv, .tsv, .tab, .xlsx, .jsonl, .ndjson) determines the format. The first

@@ -74,9 +74,9 @@ def load_task(
 ) -> Task:
     """Reads the data of a task.
 
-    Without a source for "validation" or "test", a built-in training set that names no split provides its own; else the
-    share ``validation_fraction`` or ``test_fraction`` of the training data is set aside by the hash of the text, so
-    repeated texts stay together and the choice is always the same.
+    Without a source for "validation" or "test", the split of this name is read if the training source is a built-in
+    data set with ``split`` None or "train"; else the share ``validation_fraction`` or ``test_fraction`` of the training
+    data is set aside by the hash of the text, so repeated texts stay together and the choice is always the same.
 
     Args:
         sources: sources by role; "train" is required, "shifted" may be a list.

@@ -84,9 +84,9 @@ class TokenizedRows(Dataset[dict[str, Any]]):
 class TokenizedTexts(TokenizedRows):
     """Texts of a data set as token ids, tokenized once, without padding.
 
-    A row is a dictionary with the lists ``input_ids``, ``attention_mask`` and, if tokenizer and network use several
-    types, ``token_type_ids``, and with the class ``labels`` if there are labels. :class:`PadCollate` makes batches of
-    rows. A pair of texts is one row: both texts with the tokenizer's separators, the second with token type 1.
+    A row is a dictionary with the lists ``input_ids``, ``attention_mask`` and, if tokenizer and network use token
+    types, ``token_type_ids``, and with the class number ``labels`` if the data have labels. :class:`PadCollate` makes
+    batches of rows. A pair is one row with the tokenizer's separators; its second text has token type 1, if used.
 
     Args:
         data: the texts.

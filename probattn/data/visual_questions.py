@@ -66,7 +66,7 @@ class VisualQuestion:
         return annotator_accuracy(self.answers.count(answer), len(self.answers))
 
     def scores(self) -> Mapping[str, float]:
-        """Accuracy of each answer of an annotator, by answer."""
+        """Accuracy of every distinct answer that an annotator gave, by answer."""
         return {answer: self.score(answer) for answer in dict.fromkeys(filter(None, self.answers))}
 
 

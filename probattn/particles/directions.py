@@ -81,7 +81,7 @@ def spos_direction(
 
     The direction is the sum of SVGD's direction and w times SGLD's direction for steps of size :math:`w \epsilon`. In
     small steps the SGLD term alone samples exp(-b U) for every w > 0, in any dimension. As w tends to 0 the direction
-    tends to SVGD's. The paper's Eq. 5 sets b = 1 here and calls the weight w :math:`\beta^{-1}`.
+    tends to SVGD's. Eq. 5 of the paper is the case b = 1, with :math:`\beta^{-1}` for w.
 
     ``langevin`` is w > 0, ``inverse_temperature`` is b > 0, ``step_size`` is :math:`\epsilon > 0`, the size of the step
     that the caller will take, and ``generator`` draws the noise on the particles' device (default: torch's global one).
@@ -143,7 +143,7 @@ def _noise(
 
 
 class CollapseWarning(UserWarning):
-    """Category of the warning that a driver issues if :meth:`ParticleDiagnostics.collapse` finds a collapse."""
+    """Category of the warning that a driver issues if two particles coincide (:meth:`ParticleDiagnostics.collapse`)."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class ParticleDiagnostics:
         Args:
             least_distance: two particles coincide if ``relative_distance`` is at most this.
             least_spread: smallest acceptable ``spread``. 0 omits this check, as drivers do during training, where
-                particles are far from equilibrium and ``spread`` is no measure of variance.
+                particles are far from equilibrium and ``spread`` does not measure variance.
 
         Example:
             >>> particles = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
@@ -227,7 +227,7 @@ def spread(particles: Tensor, grads: Tensor, repulsion: float = 1.0) -> Tensor:
 
     Under :math:`p \propto \exp(-U / a)`, integration by parts gives
     :math:`\mathbb E\,(\theta - m)^\top \nabla U(\theta) = a N` for any m. The result is an unbiased estimate of this
-    expectation from the particles, with their mean as m, over a N:
+    expectation, with the particles' mean as m, divided by aN:
 
     .. math::
         \frac{1}{a N (M - 1)} \sum_{i=1}^M

@@ -39,9 +39,9 @@ class Interaction(NamedTuple):
 class ParticleKernel(ABC):
     """Base class of kernels between particles ``[M, N]``.
 
-    Directions call :meth:`interact`, which needs no array ``[M, M, N]``. Most kernels are also a ``SteinKernel`` of
-    Pyro; :class:`pyro.infer.SVGD` takes them, with ``mode="univariate"`` for :class:`MarginalRBF` and
-    ``mode="multivariate"`` for the others. Gradients of a kernel treat its bandwidth as a constant.
+    The functions ``*_direction`` call :meth:`interact`, which needs no array ``[M, M, N]``. Most kernels are also a
+    ``SteinKernel`` of Pyro; :class:`pyro.infer.SVGD` takes them, with ``mode="univariate"`` for :class:`MarginalRBF`
+    and ``mode="multivariate"`` for the others. Gradients of a kernel treat its bandwidth as a constant.
 
     Attributes:
         takes_sets: whether :meth:`interact` also takes several sets of particles at once, ``[..., M, N]``.
@@ -141,8 +141,8 @@ class MedianRBF(RadialKernel):
 
     .. math:: \kappa(x, y) = \exp\left(-\frac{|x - y|^2}{h}\right), \qquad h = \frac{\mathrm{med}^2}{\log M}
 
-    with med the median distance between two particles, of those > 0 if the median of all is 0, and h = 1 if all
-    particles coincide. Particles keep correlations but only about a share log M / N of the posterior's variance if N is
+    with med the median distance between two particles (if it is 0, that of the distances > 0; if all particles
+    coincide, h = 1). Particles keep correlations but only about a share log M / N of the posterior's variance if N is
     large. The kernel between two particles (M = 2) is 1/2 at every distance > 0.
 
     Args:
@@ -268,8 +268,8 @@ class CosineKernel(WholeVectorKernel):
 
     .. math:: \kappa(x, y) = c + \frac{x^\top y}{|x|\,|y|}
 
-    The kernel depends on the directions of particles, not on their norms. The repulsion between two particles is
-    orthogonal to one of them and increases the norm of the other. A particle of norm 0 has cosine 0 with all.
+    The kernel depends on the directions of particles, not on their norms. The repulsion that particle j exerts on
+    particle i is orthogonal to j and increases the norm of i. A particle of norm 0 has cosine 0 with all.
 
     Args:
         offset: c >= 0; for c >= 1 the kernel is never negative, which ``pyro.infer.SVGD`` requires.
@@ -336,7 +336,7 @@ class UnsmoothedKernel(ParticleKernel):
     .. math:: \phi_i = -\nabla U(\theta_i) + \frac aM \sum_{j=1}^M \nabla_{\theta_j} \kappa(\theta_j, \theta_i)
 
     is the result of :func:`~probattn.particles.svgd_direction` with ``UnsmoothedKernel(kernel)``: gradients are not
-    smoothed over particles (An et al. 2020, section C.6 and Table 9), which do not approximate a posterior.
+    smoothed over particles (An et al. 2020, section C.6 and Table 9). Such particles do not approximate a posterior.
 
     Example:
         >>> from probattn.particles import CosineKernel, svgd_direction
@@ -375,7 +375,7 @@ def check_kernel_gradient(kernel: object, gradient: Tensor) -> None:
 
 
 class PyroKernel(ParticleKernel, SteinKernel):
-    """Adapter that lets the directions of this package use a kernel of Pyro as :class:`pyro.infer.SVGD` does.
+    """Adapter that lets the functions ``*_direction`` use a kernel of Pyro as :class:`pyro.infer.SVGD` does.
 
     Args:
         kernel: a ``SteinKernel`` of Pyro, for example ``pyro.infer.RBFSteinKernel()``.

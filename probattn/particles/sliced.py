@@ -21,9 +21,9 @@ class MarginalRBF(ParticleKernel, SteinKernel):
     .. math::
         \kappa_d(x, y) = \exp\left(-\frac{(x_d - y_d)^2}{h_d}\right), \qquad h_d = \frac{\mathrm{med}_d^2}{\log M}
 
-    with the median distance of particles in dimension d, as in :class:`MedianRBF`. Particles keep the variance of
-    independent dimensions, however many there are, but lose correlations: few particles of a correlated posterior end
-    with about the variances of a mean-field approximation. Time O(M^2 N), memory O(M N).
+    with :math:`\mathrm{med}_d` the median distance in dimension d, as in :class:`MedianRBF`. Particles keep the
+    variance of independent dimensions, however many there are, but lose correlations: few particles of a correlated
+    posterior end with about the variances of a mean-field approximation. Time O(M^2 N), memory O(M N).
 
     Args:
         bandwidth: a fixed h > 0 for every dimension, in units of a squared distance; None for the formula above.

@@ -22,7 +22,7 @@ LEAST_EXAMPLES = 200
 standard error of an accuracy of 90% is then 2 percentage points."""
 
 LEAST_SEEDS = 3
-"""Smallest number of seeds for a significant difference; two may give equal values by rounding."""
+"""Smallest number of seeds for a significant difference; two may have equal values by rounding alone."""
 
 ROUNDING = 1e-12
 """Relative spread of figures that differ by rounding alone."""

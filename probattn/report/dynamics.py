@@ -74,7 +74,7 @@ class Dynamics(Record):
 
     Attributes:
         model: network that was trained.
-        examples: number of watched examples.
+        examples: number of watched examples, whose attention is recorded in training.
         outputs: number of their outputs: output words, or one class each.
         chance: agreement by chance (:func:`probattn.probes.random_agreement`).
         steps: measurements, in order of steps.
@@ -101,8 +101,8 @@ class Contextualized(Record):
 
     Attributes:
         performance: xi, the performance of the second run at ``step``.
-        step: first step at which the agreement of the second run's attention exceeds the agreement; else the last.
-        reached: whether any step exceeds it; tables mark the value with a star if not.
+        step: first step at which attention of the two runs agrees by more than the agreement; else the last step.
+        reached: whether there is such a step; tables mark the value with a star if not.
     """
 
     performance: float
@@ -135,7 +135,7 @@ class PairAgreement(Record):
 
 
 class Agreement(Record):
-    """Agreements of one network, its row in tables 2 to 6 of Snell et al. 2021.
+    """Agreements of the ratings of one network: a row of tables 2 to 6 of Snell et al. 2021.
 
     Attributes:
         run: folder of the run.

@@ -26,7 +26,7 @@ class Predictions:
     Attributes:
         probabilities: class probabilities ``[N, C]``, the prediction that is scored.
         draws: class probabilities ``[P, N, C]`` for PAvPU and mutual information; None without draws.
-        source: what the draws are: of the posterior, of dropout, or points of the closed form (``"moments"``).
+        source: origin of the draws: the posterior, dropout, or the closed form (``"moments"``), as points.
         closed_form: with ``"moments"``, share of examples predicted in closed form; the others are predicted by draws.
 
     Raises:
@@ -68,7 +68,7 @@ class Predictions:
     def from_moments(
         cls, moments: Moments, num_samples: int, closed_form: float | None = None
     ) -> Predictions:
-        """Predictions in closed form, with max(num_samples, K + 1) points as draws, K leading classes."""
+        """Predictions in closed form, with max(num_samples, K + 1) points as draws for K leading classes."""
         points = moments.draws(max(num_samples, moments.classes.shape[-1] + 1)).probabilities
         return cls(moments.mean_probabilities.cpu().double(), points.cpu().double(), "moments", closed_form)
 
@@ -129,10 +129,10 @@ def evaluate(
 ) -> Evaluation:
     """Measures every model on every data set, and compares each with the deterministic one.
 
-    For data sets that are not in domain, also AUROC and FPR95 of their detection against the first in-domain set by
-    predictive entropy. Differences have intervals and p-values of :func:`paired_bootstrap`; the p-values are corrected
-    over all comparisons of a model, the intervals are not. For detection, in-domain and out-of-distribution examples
-    are drawn independently. The intervals reflect the sampling of test examples; they take the trained networks, of one
+    Data sets that are not in domain also get AUROC and FPR95 of their detection by predictive entropy against the first
+    in-domain set. Differences have intervals and p-values of :func:`paired_bootstrap`; the p-values are corrected over
+    all comparisons of a model, the intervals are not. For detection, in-domain and out-of-distribution examples are
+    drawn independently. The intervals reflect the sampling of test examples; they take the trained networks, of one
     seed, as given. A calibration error is biased upwards on a resample, more so if it is small, which biases intervals
     of its differences towards 0.
 
@@ -335,7 +335,7 @@ def confident_mistakes(item: PredictedData, count: int) -> list[int]:
 
 
 def mistakes_by_bin(item: PredictedData, count: int, num_bins: int = 10) -> list[int]:
-    """Indices as of :func:`confident_mistakes`, up to ``count`` for each bin of the reliability diagram."""
+    """Indices of up to ``count`` wrong predictions in each bin of the reliability diagram, most confident first."""
     rows, confidence = _mistakes(item)
     bins = bin_index(confidence, num_bins)
     return [row for index in range(num_bins - 1, -1, -1) for row in rows[bins == index][:count].tolist()]

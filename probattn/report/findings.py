@@ -139,7 +139,7 @@ class Finding:
 
     @property
     def leads(self) -> bool:
-        """Whether it may appear in the headline: it is about the task itself, or about OOD detection."""
+        """Whether the finding may appear in the headline, because it concerns the task itself or OOD detection."""
         return self.text.leads and (
             self.data.role == "in_domain"
             or (self.difference.measure in DETECTION and self.data.role == "out_of_domain")

@@ -33,7 +33,7 @@ class Results(record.Record):
         schema_version: version of the format.
         kind: the task, by the name of its section in recipes, or "uncertainty" for classification.
         measures: the measures by name, the most important first, with texts, direction and unit.
-        run: description of the run; of several runs that of the first, with the total time.
+        run: description of the run; for several runs, of the first one with the total time.
         runs: the single runs over which these results are means; empty for the results of one run.
         classes: class names by label; empty without classes.
         data: the data sets, the in-domain one first.
@@ -113,7 +113,7 @@ class Results(record.Record):
 
     @property
     def compared(self) -> record.ModelKey:
-        """Key of the run's model: one without draws, "bayesian_mean", or the baseline if there is no other."""
+        """Key of the compared model: a network without draws, "bayesian_mean", or the baseline if alone."""
         measured = {score.model for score in self.scores}
         order = (*record.SINGLE, record.LATENT, *record.BESIDE, "deterministic")
         return next((model for model in order if model in measured), record.LATENT)

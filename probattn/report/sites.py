@@ -27,8 +27,8 @@ class SiteHealth(Record):
         variation: standard deviation of this ratio over the pairs, divided by ``spread``; 0 if all ratios are equal.
         concentration: mean Weibull concentration k; None for other posteriors.
         kl_nats: Kullback-Leibler (KL) divergence from the prior, nats per example, summed over pairs and heads.
-        kl_reduced: KL divergence after the reduction that training used.
-        reduction: this reduction, "mean" or "keys" for averages, or "sum".
+        kl_reduced: KL divergence after ``reduction``.
+        reduction: reduction of the KL in training: "mean" or "keys" for averages, or "sum".
     """
 
     site: str

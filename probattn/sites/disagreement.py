@@ -272,7 +272,7 @@ class DisagreementFactor(nn.Module):
         self.announce(name, len(heads), lambda: self.penalty(heads, mask))
 
     def announce(self, name: str, rows: int, measure: Callable[[], Tensor]) -> None:
-        """As a call, with a function ``measure`` that computes the penalty, ``[rows]`` or ``[]``, on demand."""
+        """Registers the factor like a call; ``measure`` computes the penalty, ``[rows]`` or ``[]``, on demand."""
         announce(
             name + SUFFIX,
             lambda: (-self.method.weight * measure()).expand(rows),

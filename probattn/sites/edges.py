@@ -135,7 +135,7 @@ EdgePosterior = SitePosterior
 class EdgeAttentionSite(LatentSite):
     r"""Attention over the edges of a graph whose unnormalised weights S are a latent Pyro variable.
 
-    As :class:`probattn.sites.AttentionSite`, with the incoming edges j to i of a node i instead of the keys of a query:
+    Like :class:`probattn.sites.AttentionSite`, but node i attends over its incoming edges j to i instead of over keys:
 
     .. math::
         S_{ij} &\sim \mathrm{Gamma}(\alpha_{ij}, \beta), \qquad

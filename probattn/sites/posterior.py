@@ -304,7 +304,7 @@ class SitePosterior:
         return self.layout.reduction_factor(reduction, shape, self.dtype, self.observations)
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
-        """A function, usable after this object is gone, that makes a distribution with q(S)'s relative deviations."""
+        """A function, usable after this object is gone, that makes a distribution with q(S)'s sd / mean."""
         return self.inputs.detached(self.inputs.scores).distribution
 
     @property

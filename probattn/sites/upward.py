@@ -71,8 +71,8 @@ class UpwardChain:
     Source: Zhang et al. 2021a, section 3.2. :math:`h^{L+1} = \mathrm{softmax}(\Phi^1)` and
     :math:`h^l = \mathrm{softplus}(f_h^l(h^{l+1}))`, with linear maps :math:`f_h`, are computed from the first call's
     scores :math:`\Phi^1` before any S is drawn. Call l uses :math:`h^l`: the first call the state after L maps, the
-    last call that after one. The chain holds tensors only during a forward pass, separately for each thread; the last
-    call empties it, and :meth:`clear` does if a pass ends early.
+    last call the one after one map. The chain holds tensors only during a forward pass, separately for each thread; the
+    last call empties it, and :meth:`clear` does if a pass ends early.
 
     Args:
         unlinked: True while :func:`probattn.link` has not joined the call with others. A second unlinked call in a pass

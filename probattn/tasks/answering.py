@@ -145,7 +145,7 @@ class Answering(ABC):
 
     @abstractmethod
     def answered(self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing) -> Iterator[Any]:
-        """Answers for texts and second texts that :meth:`predict` has checked, by the options ``drawing``."""
+        """Answers for texts and second texts that :meth:`predict` has checked, with the options ``drawing``."""
 
     @abstractmethod
     def answers(self, answers: Sequence[Any]) -> tuple[str | Sheet, list[dict[str, Any]]]:
@@ -185,14 +185,14 @@ class Deciding(ABC):
 
     @abstractmethod
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A JSON object of :meth:`Answering.answers` with what a policy needs: its class, or its "uncertainty"."""
+        """Adds to a JSON object of :meth:`Answering.answers` what a policy needs: class name or "uncertainty"."""
 
     @abstractmethod
     def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
         """Whether an answer differs from ``truth``, the true answer in :meth:`held_out`."""
 
     def within(self, tolerance: float | None) -> Self:
-        """The same object with a tolerance, or without for None; ``RunError`` if the task takes none, or needs one."""
+        """This object with another tolerance, None for none; ``RunError`` if the task takes none, or needs one."""
         if tolerance is not None:
             raise RunError(f"--tolerance {tolerance:g}: expected a run of numbers with it; leave it out")
         return self
@@ -220,7 +220,7 @@ def required(capability: Capability | str, run: Path) -> Capability:
     """Returns a capability of a task, such as ``task.answering``.
 
     Raises:
-        RunError: the task lacks the capability, which is then the reason, a string.
+        RunError: the task lacks the capability; ``capability`` is then a string with the reason.
     """
     if isinstance(capability, str):
         raise RunError(f"{run}: {capability}")
@@ -272,8 +272,8 @@ def limited(task: Any, limit: int | None = None, num_samples: int | None = None)
 
     Args:
         task: task of a run.
-        limit: maximum number of examples of each evaluated data set, always the same ones; None for that of the recipe.
-        num_samples: number of posterior draws; None for that of the recipe.
+        limit: maximum number of examples of each evaluated data set, always the same ones; None: the recipe's number.
+        num_samples: number of posterior draws; None: the recipe's number.
 
     Returns:
         A task with a changed recipe, whose results mention the restriction.

@@ -227,7 +227,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @classmethod
     def head_measure(cls) -> str | None:
-        """The measure computed without each attention head: the first share that is better if higher; None for none."""
+        """Measure computed with each attention head masked: the first share where higher is better, None for none."""
         shares = (
             name for name, text in cls.measures.items() if (text.unit, text.better) == ("share", "higher")
         )
@@ -377,7 +377,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
     @property
     def method(self) -> str:
-        """Name of what is trained: the method of latent attention, or the section of another method."""
+        """Name of the trained method: of latent attention, else the recipe's section of another method."""
         named: str = self.recipe.attention.method
         sections = [method.section for method in self.methods]
         return sections[0] if named == "deterministic" and sections else named
@@ -401,7 +401,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         return self.measure(self.describe(run, network), networks)
 
     def baselines(self, run: Path, other: Path | None, trained: Network[Program]) -> list[Network[Program]]:
-        """The deterministic baseline: that in folder ``other``, or the run's; ``RunError`` if ``other`` is none."""
+        """The baseline in folder ``other``, or of the run; ``RunError`` if the network there is not deterministic."""
         folder = other or run / BASELINE
         if other is not None and trained.key == "deterministic":
             raise RunError(

@@ -51,7 +51,7 @@ class TopicData:
             recipe's section ``prediction``.
         accuracy: returns a function without arguments that measures a network on examples, in [0, 1]; None if the task
             has no such measure.
-        measure: name of that measure.
+        measure: name of the measure of ``accuracy``.
         rows: returns the attention of the heads of some attention calls in single texts.
     """
 
@@ -89,8 +89,8 @@ def health(
 ) -> tuple[SiteHealth, ...]:
     """State of the posterior at each site: variation of the weights over some batches, and the last training records.
 
-    ``reduction`` is the reduction of the KL, for networks that :func:`probattn.convert` did not convert. Empty without
-    latent attention, and if training recorded nothing about it.
+    ``reduction`` is the reduction of the KL, for networks that :func:`probattn.convert` did not convert. The result is
+    empty if attention is not latent or training recorded nothing about it.
     """
     record = conversion(network.net)
     if record is not None and record.method is not None:

@@ -215,7 +215,7 @@ def judged_scores(
         role: "validation", "in_domain", "shifted" or "out_of_domain".
 
     Returns:
-        Input for :func:`calibrate` with the default ``score``. The policy decides on ``{"uncertainty": 0.3}``.
+        Input for :func:`calibrate` with the default ``score``. ``Policy.decide`` takes ``{"uncertainty": 0.3}``.
 
     Raises:
         ValueError: the shapes differ, a score is not a finite number, or ``wrong`` is not bool.

@@ -20,14 +20,14 @@ class TriageOptions(DrawingOptions):
     """Guarantee, uncertainty measure and predictions (``num_samples`` draws, their seed, or "moments") of a policy.
 
     Args:
-        error: target error rate among answered inputs; 0.05 without ``cost``, none with it. None is the threshold of
-            least cost.
+        error: target error rate among answered inputs. None: 0.05 without ``cost``; with ``cost`` no target, but the
+            threshold of least cost.
         confidence: probability, over the held-out data, that the guarantee holds.
         cost: cost of a wrong answer, in units of the cost of a human review.
         by_class: a separate threshold and guarantee for each predicted class.
         score: uncertainty by which inputs are ordered.
-        sets: conformal sets of classes, which miss the true class at most at the target rate, "lac" (least ambiguous)
-            or "aps" (adaptive); or "interval" for intervals of numbers.
+        sets: conformal sets of classes, which miss the true class with probability ``error`` at most, "lac" (least
+            ambiguous) or "aps" (adaptive); or "interval" for intervals of numbers.
         novelty: largest share of in-domain inputs, on average, that is left for human review as out-of-distribution
             by their distance from the training data; without it the distance does not count.
         tolerance: in regression, largest difference from the true number that counts as right, in its units.

@@ -66,10 +66,10 @@ class Limit(Record):
 
 
 class SetRule(Record):
-    """Rule of conformal sets: a set has the classes whose ``score`` is at most ``threshold``; None: all classes.
+    """Rule of conformal sets: a set has the classes whose ``score`` is at most ``threshold``, all for None.
 
-    For the score "interval", the numbers at most ``threshold`` times the predicted scale from the predicted number.
-    Sets miss the true class (or number) with a probability of at most ``error``.
+    For the score "interval", a set has the numbers within ``threshold`` predicted scales of the predicted number. Sets
+    miss the true class (or number) with a probability of at most ``error``.
     """
 
     score: Sets
@@ -376,7 +376,7 @@ class Outcome(Record):
 
 
 class ClassRow(Record):
-    """Numbers of inputs predicted as a class (answered, wrong among these), and of the class (``true``, answered)."""
+    """Numbers of inputs predicted as a class (all, answered, answered wrongly) and truly of it (all, answered)."""
 
     label: str
     predicted: Count
@@ -388,7 +388,7 @@ class ClassRow(Record):
 
 
 class Wrong(Record):
-    """Number of inputs of class ``label`` that were predicted as class ``predicted``, and of these the answered."""
+    """Number of inputs of class ``label`` that were predicted as class ``predicted``, and how many were answered."""
 
     label: str
     predicted: str

@@ -108,7 +108,7 @@ class Classification(HeadTask):
 
     @property
     def deciding(self) -> TextDeciding:
-        """Decisions by the validation texts and the evaluated texts (:mod:`probattn.triage`)."""
+        """Decisions of :mod:`probattn.triage`, calibrated with the validation and the evaluated texts."""
         return TextDeciding(self)
 
     # Data
@@ -137,7 +137,7 @@ class Classification(HeadTask):
 
     @property
     def cap_note(self) -> str | None:
-        """Sentence that the out-of-domain set is not evaluated as a whole; None if it is."""
+        """Sentence about an out-of-domain set of which only a part is evaluated; None if all of it is."""
         whole = self.texts.out_of_domain
         if whole is None or len(self.measured()["out_of_domain"]) == len(whole):
             return None
@@ -397,7 +397,7 @@ class Classification(HeadTask):
     def predict_data(
         self, networks: Sequence[TrainedClassifier], key: str, data: TextDataset
     ) -> PredictedData:
-        """Predictions of all texts of a data set, in its order, by model; of deterministic networks with dropout draws.
+        """Predictions of a data set's texts, in order, by model; deterministic networks also have dropout draws.
 
         ``networks`` are as in :meth:`measure`, ``key`` is the role of the ``data`` in the recipe.
         """

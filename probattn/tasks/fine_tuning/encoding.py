@@ -22,7 +22,7 @@ class Encoded(NamedTuple):
 
     Attributes:
         rows: one row, or one for each window of a long text.
-        notes: what the answer needs besides, such as the positions of tokens in the text.
+        notes: what else the answer needs, such as the positions of tokens in the text.
     """
 
     rows: Sequence[Mapping[str, Any]]

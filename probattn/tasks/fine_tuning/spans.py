@@ -251,9 +251,9 @@ class Spans(HeadTask):
     In each draw the span of tokens i..j has the score :math:`s_i + e_j`, with the network's scores s of first and e of
     last tokens. "No answer" has the score :math:`s_0 + e_0` of the first token, the smallest over all windows (Devlin
     et al. 2019, section 4.3, and their ``run_squad.py``; without a threshold). Spans consist of tokens of the context,
-    with i <= j and at most ``max_answer_length`` tokens. Of overlapping windows, each span is scored in the one whose
-    smaller side has the most context, as in ``run_squad.py``. The probability of an outcome (span or no answer) is the
-    mean over draws of the softmax over all outcomes. The answer is the most probable outcome; entropy and mutual
+    with i <= j and at most ``max_answer_length`` tokens. A span in several windows is scored in the one where the
+    shorter of its two contexts is longest, as in ``run_squad.py``. The probability of an outcome (span or no answer) is
+    the mean over draws of the softmax over all outcomes. The answer is the most probable outcome; entropy and mutual
     information, in nats, are those of all outcomes.
 
     Measures of the tuned answer are those of the best span if :math:`\log p(\text{no answer}) - \max \log

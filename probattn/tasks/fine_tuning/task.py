@@ -239,13 +239,13 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @property
     def deciding(self) -> Deciding | str:
-        """Decisions by the validation examples and the evaluated examples (:mod:`probattn.triage`)."""
+        """Decisions of :mod:`probattn.triage`, calibrated with the validation and the evaluated examples."""
         return super().deciding if self.decides is None else self.decides(self)
 
     def reading(
         self, program: HeadProgram, tensors: Mapping[str, Tensor]
     ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-        """The prediction for a batch as a function of its inputs: that of the program, or a part of it."""
+        """Function from a batch's inputs to the prediction: the program's output, or the part of it that is used."""
         return program
 
     def completed(self, network: TrainedHead, batch: Batch) -> Batch:
@@ -258,7 +258,7 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
 
     @property
     def detects(self) -> bool:
-        """Whether out-of-domain data are evaluated, which the uncertainty is to detect."""
+        """Whether the detection of out-of-domain data by the uncertainty is evaluated."""
         return len(self.measured_splits) > 1
 
     def calibrated(self, columns: Columns, held_out: Columns) -> Columns:

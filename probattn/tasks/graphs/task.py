@@ -119,7 +119,7 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
 
     @property
     def key(self) -> ModelKey:
-        """Key of the network in results; latent attention precedes alignment."""
+        """Key of the network in results; of several methods, that of latent attention."""
         return METHODS.key(self.methods) or "deterministic"
 
     def baselines(

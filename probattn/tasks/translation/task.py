@@ -237,7 +237,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
         return joined(chunks, pairs.shortest_first())
 
     def curves(self, network: TrainedTranslator) -> Sequence[Curve]:
-        """Training curves, in validation per token."""
+        """Training curves; those of validation are per token."""
         return translation_curves(network.records, network.key)
 
     def network_words(self) -> str:
