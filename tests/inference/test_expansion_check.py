@@ -298,12 +298,17 @@ def test_the_rule_has_the_numbers_that_the_documentation_states():
     variance, mean, ratio, deviation = (
         ", ".join(f"{value:g}" for value in values) for values in zip(NEAR, FAR, LAST, strict=True)
     )
-    assert f"over :math:`\\sigma^2`: {variance}; of its mean over :math:`\\sigma`: {mean}; of sd(z)" in words
+    assert (
+        f"over :math:`\\sigma^2`: {variance}; of |its mean| over :math:`\\sigma`: {mean}; of sd(z)" in words
+    )
     assert f"over sd(l): {ratio}; with 20 draws or more, of sd(z) over :math:`\\sigma`: {deviation}." in words
     assert "three times as many new draws decide, by the third" in words
     assert f"the relative variance is at most {LOCAL:g} " in words
     assert f"relative variance above {WIDE:g} " in words and MORE == 3
-    assert f":math:`z_0 \\pm {STEP:g} \\sigma` by at most :math:`{DOUBT} \\sigma`" in words
+    assert (
+        f":math:`z_0 \\pm {STEP:g} \\sigma`. If both results differ from these by at most :math:`{DOUBT} \\sigma`"
+        in words
+    )
 
 
 def test_a_prediction_without_variance_has_no_share_of_it():

@@ -54,7 +54,7 @@ VISUAL_QUESTIONS = ("easy_vqa", "vqa_v2_paper", "vqa_v2_release")
 PRETRAINING = ("electra_reduced", "electra_small")
 EXPERIMENTS = tuple(
     f"copying_{name}{size}"
-    for name in ("heads", "locality", "permutations", "probe")
+    for name in ("heads", "heads_release", "locality", "permutations", "probe")
     for size in ("", "_reduced")
 )
 

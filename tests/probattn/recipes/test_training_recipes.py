@@ -105,6 +105,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 """What is replaced: sources by the files of this test, and sizes that take long; data sets of a name are read."""
 RECIPES = sorted({*KEYS, *(name for _, name in ENCODERS)})
+HEADS = ("copying_heads_release",)
+"""Experiments, whose sentences are drawn."""
 QUICK = ("cola_paper", "multi30k_small", "squad1_paper", "stsb_paper")
 """Those that ``make test`` trains."""
 NEEDS = {"translation": "sentencepiece", "graph_text": "nltk"}
@@ -254,7 +256,26 @@ def is_printed(name: str) -> bool:
 
 def test_every_recipe_of_a_paper_or_of_its_code_is_trained() -> None:
     named = {name for name in recipe_names() if name.endswith(("_paper", "_release"))}
-    assert {*RECIPES} == named | {"multi30k_small", "multi30k_lstm", "electra_small"}
+    assert {*RECIPES, *HEADS} == named | {"multi30k_small", "multi30k_lstm", "electra_small"}
+
+
+def test_good_and_bad_heads_train_two_steps(tmp_path: Path) -> None:
+    (name,) = HEADS
+    recipe = load_any_recipe(name)
+    conditions = {
+        key: {"types": 4, "length": 4, "heads": 2, "starts": item.starts}
+        for key, item in recipe.experiment.conditions.items()
+    }
+    keys = (
+        "network.width=8",
+        "experiment.search={models: 1, candidates: 16, trials: 1, steps: 2}",
+        "experiment.threshold=0.3",
+        f"experiment.conditions={conditions}",
+        "training={runs: 2, steps: 2, batch_size: 4, test_sentences: 4, device: cpu}",
+    )
+    results = train(load_task(name, keys), tmp_path / "run", quiet=True)
+    assert list(results) == ["search", "bad", "one_good", "random"]
+    assert all(result.step == 2 for result in results.values())
 
 
 def two_steps(name: str, data: Path, folder: Path, patch: pytest.MonkeyPatch, *keys: str) -> list[str]:

@@ -307,7 +307,7 @@ def test_networks_of_different_vocabularies_are_not_compared(run):
 @pytest.mark.parametrize("text", ["", "good " * 40])
 def test_texts_that_cannot_be_read_are_refused(run, text, tmp_path):
     words = "expected a text of 1 to 10 tokens, as many as the network was trained to read"
-    assert words in runs.refused("predict", run, text or "\u200b")
-    (tmp_path / "texts.txt").write_text(f"the film\n{text or chr(0x200B)}\n", encoding="utf-8")
+    assert words in runs.refused("predict", run, text or "\x07")
+    (tmp_path / "texts.txt").write_text(f"the film\n{text or chr(7)}\n", encoding="utf-8")
     given = ("--input", tmp_path / "texts.txt", "--output", tmp_path / "found.jsonl")
     assert f"line 2: {words}" in runs.refused("predict", run, *given)
