@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -49,7 +50,7 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias[:, None], inputs, self.weight.mT)
 
 
-class StackedRecurrent(nn.Module):
+class StackedRecurrent(nn.Module, ABC):
     """R recurrent layers over words after embeddings ``[R, V, D]``, which layers may share."""
 
     gates: int
@@ -85,9 +86,9 @@ class StackedRecurrent(nn.Module):
             states.append(carried[0])
         return torch.stack(states, dim=2), carried
 
+    @abstractmethod
     def _step(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The next state, of which the first tensor is the hidden one."""
-        raise NotImplementedError
 
     def _bias(self) -> Tensor:
         """What is added to the gates once a word, ``[R, rows]``."""
@@ -126,9 +127,9 @@ class StackedGRU(StackedRecurrent):
     def _step(self, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         hidden = state[0]
         width = hidden.shape[-1]
-        inputs, z = gates, torch.baddbmm(self.bias_hidden[:, None], hidden, self.weight_hidden.mT)
-        reset, update = (inputs[..., : 2 * width] + z[..., : 2 * width]).sigmoid().chunk(2, dim=-1)
-        new = torch.addcmul(inputs[..., 2 * width :], reset, z[..., 2 * width :]).tanh()
+        z = torch.baddbmm(self.bias_hidden[:, None], hidden, self.weight_hidden.mT)
+        reset, update = (gates[..., : 2 * width] + z[..., : 2 * width]).sigmoid().chunk(2, dim=-1)
+        new = torch.addcmul(gates[..., 2 * width :], reset, z[..., 2 * width :]).tanh()
         return (torch.lerp(new, hidden, update),)
 
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TextClassificationPipeline
 from transformers.utils.generic import ModelOutput
 
+from probattn.checks import is_blank
 from probattn.files.durable import digest
 from probattn.files.manifest import manifest_content
 from probattn.inference import posterior_moments, posterior_predict
@@ -77,7 +78,7 @@ class SelectivePipeline(TextClassificationPipeline):
     def preprocess(self, inputs: Any, **options: Any) -> Any:  # type: ignore[override]
         """Tokenizes the input, and notes whether a text is empty; see transformers' pipelines."""
         texts = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
-        blank = any(isinstance(text, str) and not text.strip() for text in texts)
+        blank = any(isinstance(text, str) and is_blank(text) for text in texts)
         encoded = super().preprocess(inputs, **options)
         encoded["blank"] = torch.tensor([[blank]])
         return encoded

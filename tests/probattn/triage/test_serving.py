@@ -106,9 +106,10 @@ def test_a_blank_text_is_no_answer_however_sure_the_network_is(saved, size):
     pipeline.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A", special_tokens=[("[CLS]", 2)]
     )
-    good, blank = pipeline([TEXTS[0], "  "])
+    good, blank, unseen = pipeline([TEXTS[0], "  ", "\u200b"])
     assert good["decision"] == "answer"
-    assert (blank["decision"], blank["why"]) == ("person", ["no text"])
+    for none in (blank, unseen):
+        assert (none["decision"], none["why"]) == ("person", ["no text"])
 
 
 def test_a_policy_belongs_to_its_weights(saved, tmp_path):
