@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probattn.checks import is_blank
 from probattn.data import Columns, DataError, DataWarning, read_table
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\x00")
-TEXTS = st.text(CHARACTERS, min_size=1, max_size=40).filter(str.strip)
+TEXTS = st.text(CHARACTERS, min_size=1, max_size=40).filter(lambda text: not is_blank(text))
 DECIMAL = re.compile(r"(?!-?\d+$)[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 """Numbers that are no plain whole ones: as labels they are read by their value, or refused."""
 LABELS = (
     st.text(CHARACTERS, min_size=1, max_size=8)
     .map(str.strip)
-    .filter(lambda label: label and not DECIMAL.fullmatch(label))
+    .filter(lambda label: not is_blank(label) and not DECIMAL.fullmatch(label))
 )
 TABLES = st.lists(st.tuples(TEXTS, LABELS), min_size=1, max_size=8)
 OPTIONAL = Columns(use="optional")
@@ -43,11 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
-@pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
-@pytest.mark.filterwarnings(
-    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
-)
-@pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @given(table=TABLES, suffix=st.sampled_from(["csv", "tsv", "tab"]), bom=st.booleans())
 def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
     stream = io.StringIO(newline="")
@@ -61,11 +58,7 @@ def test_what_the_csv_module_writes_is_read(folder, table, suffix, bom) -> None:
     assert len(set(data.label_names)) == len({label for _, label in table})
 
 
-@pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
-@pytest.mark.filterwarnings(
-    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
-)
-@pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @given(table=TABLES, ascii_only=st.booleans(), blank=st.sampled_from(["", "\n", "  \r\n"]))
 def test_what_the_json_module_writes_is_read(folder, table, ascii_only, blank) -> None:
     lines = [json.dumps({"text": text, "label": label}, ensure_ascii=ascii_only) for text, label in table]
@@ -320,11 +313,7 @@ def test_rows_without_text_or_label_are_skipped_and_counted_once(tmp_path: Path)
         assert read_table(path).label_names == ("2",)
 
 
-@pytest.mark.filterwarnings("ignore:.*differ in case or blanks alone:probattn.data.DataWarning")
-@pytest.mark.filterwarnings("ignore:.*labels in different rows:probattn.data.DataWarning")
-@pytest.mark.filterwarnings(
-    "ignore:.*copies of the text and label of an earlier row:probattn.data.DataWarning"
-)
+@pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 @given(
     table=TABLES,
     separator=st.sampled_from(",;\t"),
