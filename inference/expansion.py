@@ -32,7 +32,7 @@ from probattn.inference.expansion_check import (
     deviations,
     differentiate,
 )
-from probattn.inference.guide import predictions
+from probattn.inference.guide import moved_rows, predictions
 from probattn.inference.moments import Moments, centred, moments_of_draws
 from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
@@ -313,7 +313,10 @@ def _expanded(
         numbers = numbers[..., :1] - numbers[..., 1:] if link == "softmax" else numbers
         shape = logits.shape[:-1]
         # Rows that share their sites, as the nodes of a graph do, are positions of one row.
-        shared = dependent or any(len(point.log_mean) % len(logits) for point in points.values())
+        log_means = {name: point.log_mean for name, point in points.items()}
+        shared = dependent or any(len(log_mean) % len(logits) for log_mean in log_means.values())
+        if request.method == "expansion" and not shared:
+            shared = bool(moved_rows(model, numbers.flatten(1).sum(dim=1), log_means))
         numbers = numbers.reshape(1 if shared else len(logits), -1, numbers.shape[-1])
         if request.method == "auto" and numbers[0].numel() > COST_OF_A_DRAW * request.num_samples:
             return None
