@@ -17,6 +17,7 @@ from torch.nn.functional import logsigmoid
 from torch.nn.modules.batchnorm import _NormBase
 from transformers import PreTrainedModel
 
+from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.discovery import FAILURES
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
@@ -353,7 +354,7 @@ class ParticleNetwork:
 
     def _check(self, inputs: dict[str, Any]) -> None:
         name = type(self.net).__name__
-        if inputs.get("past_key_values") is not None:
+        if cache_in(inputs) is not None:
             raise ValueError(
                 f"{name}: its particles keep no cache of keys and values; call it with use_cache=False, or generate "
                 "with one of its particles, probattn.models.particle(net, 0)"
