@@ -93,7 +93,7 @@ class KeyEffects(Messenger):
         name, value = str(msg["name"]), msg["value"]
         assert isinstance(value, Tensor)
         bias, layout = self._changed(name, posterior)
-        weights = layout.weights(biased(log_weights(name, value), bias))
+        weights = layout.weights(biased(log_weights(name, value, posterior.layout), bias))
         msg["value"] = carry_weights(weights.view_as(weights), weights, posterior.mask)
 
     def _changed(self, name: str, posterior: SitePosterior) -> tuple[Tensor | None, Layout]:

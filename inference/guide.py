@@ -47,7 +47,7 @@ class AttentionGuide(GuideMessenger):
     guide then logs a warning once.
 
     Args:
-        model: the Pyro model.
+        model: the Pyro model, with its handlers (``scale``, ``condition``); Pyro runs it, not the model given to SVI.
         kl_weight: w, >= 0; may be set before each step, to anneal it.
         noise: source of random numbers; torch's global generators by default.
 
