@@ -74,10 +74,7 @@ def first_sentence(text: str) -> str:
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces each parameter that is a class of options by the options of a command line that its fields declare.
-
-    Help is the first sentence of a field's description; a field without a default is an argument.
-    """
+    """Replaces each parameter that is a class of options by the options of a command line that its fields declare."""
     signature, types = inspect.signature(command), get_type_hints(command, include_extras=True)
     kinds = {
         name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, Options)

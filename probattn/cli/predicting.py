@@ -57,10 +57,7 @@ def predict_file(
     quiet: bool = False,
     as_json: bool = False,
 ) -> tuple[int, int]:
-    """Writes the rows of a file with columns of their answers; returns how many have a text, and how many none.
-
-    A policy leaves the latter for human review; without one they are refused.
-    """
+    """Writes a file's rows with their answers; how many have a text, and how many none, which need a policy."""
     assert options.input is not None
     kind, decides = format_of(options.input, options.format, "--format"), policy is not None
     output_format = _output_format(options, kind, decides=decides, as_json=as_json)

@@ -110,10 +110,7 @@ def opened(
     blank: bool = False,
     escape: Escape = "words",
 ) -> Iterator[Table]:
-    """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
-
-    ``expected`` is a column that the separator should give; ``quotes`` and ``blank`` say what fields and lines may be.
-    """
+    """The rows of a file or standard input, with the column ``expected``; ``DataError`` for a bad file or row."""
     form = _Form(kind, expected, quotes, blank, escape == "all")
     if kind == WORKBOOK:
         if path == STANDARD:
@@ -255,10 +252,7 @@ def write_rows(
     style: Style | None = None,
     escape: Escape = "words",
 ) -> int:
-    """Writes rows with their predictions and returns their number; a file, or a link's, is replaced at the end.
-
-    ``style`` is that of a delimited file, by default with commas, or tabs in a .tsv.
-    """
+    """Writes rows with their predictions, delimited in a ``style``; their number. A file is replaced at the end."""
     count = 0
 
     def counted() -> Iterator[tuple[Row, Mapping[str, Any]]]:

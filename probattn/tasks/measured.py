@@ -113,10 +113,7 @@ def _seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
 def posterior_of(
     network: Network[Any], read: Read, inputs: Mapping[str, Tensor], options: Any, number: int
 ) -> Posterior:
-    """Predictions of a batch, on the CPU: draws of latent attention or particles, or the one prediction without.
-
-    ``read`` is the program or a part of what it predicts; ``number`` of the batch seeds the draws.
-    """
+    """Predictions of a batch by ``read``, on the CPU: draws, seeded by its ``number``, or one without draws."""
     if not network.has_draws:
         return expected_of(network, read, inputs)
     drawn = posterior_predict(

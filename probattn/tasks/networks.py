@@ -159,10 +159,7 @@ def load_weights(net: nn.Module, folder: Path) -> None:
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
-    """Converts a network in place at the recipe's layers, where there are methods.
-
-    ``RunError`` where that, or ``training.frozen_probe``, does not suit the network.
-    """
+    """Converts a network in place at the recipe's layers; ``RunError`` where that or ``frozen_probe`` is wrong."""
     probe = "training.frozen_probe"
     if recipe.training.frozen_probe and not score_modules(net):
         raise RunError(
