@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TextIO, cast
 
 from probattn.checks import is_blank, shown
+from probattn.cli.options import InputOptions
 from probattn.data import DataError, tables
 from probattn.data.errors import nearest
 from probattn.data.files import read_text, utf8_advice
@@ -132,6 +133,16 @@ def opened(
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, tables.long_fields():
         yield _table(path, form, file)
+
+
+def columns_of(table: Table, options: InputOptions, usual: tuple[str, str | None]) -> tuple[str, str | None]:
+    """The columns of the texts and of the second texts, which are there."""
+    text = options.text_column or (TEXT if table.columns == (TEXT,) else usual[0])
+    table.check_column(text, "--text-column")
+    pair = options.pair_column or usual[1]
+    if pair is not None:
+        table.check_column(pair, "--pair-column")
+    return text, pair
 
 
 class _Form(NamedTuple):
