@@ -50,9 +50,9 @@ class InputOptions(Options):
             raise RunError(
                 "--pair: expected no such option beside --input, whose --pair-column has the texts"
             )
-        given = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
-        if self.input is None and given:
-            option = given[0].replace("_", "-")
+        names = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        if self.input is None and names:
+            option = names[0].replace("_", "-")
             raise RunError(f"--{option}: expected --input with it, got texts on the command line")
 
 
@@ -114,15 +114,15 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def filled(**values: Any) -> None:
         for name, kind in kinds.items():
-            given = {field: values.pop(field) for field in hints(kind)}
+            entries = {field: values.pop(field) for field in hints(kind)}
             try:
-                values[name] = kind(**{field: value for field, value in given.items() if value is not None})
+                values[name] = kind(**{field: value for field, value in entries.items() if value is not None})
             except ValueError as problem:
                 from probattn.tasks import RunError
 
                 words = re.sub(r"^[A-Za-z]+Options[.]", "", str(problem))
                 field, _, expected = words.partition(": ")
-                if given.get(field) is not None:
+                if entries.get(field) is not None:
                     words = f"--{field.replace('_', '-')}: {expected.replace(' or None, got', ', got', 1)}"
                 raise RunError(f"{command.__name__}: {words}") from problem
         command(**values)
