@@ -30,7 +30,7 @@ class InputOptions(Options):
     Args:
         input: a .csv, .tsv, .xlsx, .jsonl or .txt file of texts, or - for standard input.
         format: format of `input`: csv, tsv, jsonl or txt (a text a line).
-        text_column: column of the texts in `input`; the recipe's by default.
+        text_column: column of the texts in `input`; the recipe's by default, or text.
         pair_column: column of the second texts in `input`; the recipe's by default.
     """
 
