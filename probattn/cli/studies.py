@@ -190,7 +190,7 @@ def triage(
     from probattn.tasks import devices, progress
     from probattn.triage import triage_run, triage_table
     from probattn.triage.page import attainable
-    from probattn.triage.running import sibling
+    from probattn.triage.policy import sibling
 
     with devices.on(device), progress.shown(quiet=quiet):
         file, results = triage_run(tasks.run_task(run), run, options, data=data, output=output, again=again)

@@ -380,14 +380,16 @@ class ProbabilisticTrainer(Checkpoints):
                 options (0.95); None if ``cost`` is given.
             pilot: other labelled in-domain data, which choose the threshold at which the sequence of tests starts.
                 Default: ``eval_dataset``, unless it is ``dataset`` itself or a dictionary.
-            **options: options of :class:`probattn.triage.TriageOptions`.
+            **options: options of :class:`probattn.triage.TriageOptions`. ``novelty`` measures the distance from (up to
+                4,000 inputs of) ``train_dataset``, in the features of the last layer.
 
         Returns:
             The :class:`probattn.triage.Policy`. ``print(policy)`` shows what it answers; its method ``decide`` decides
             on an input; :func:`probattn.triage.write_policy` saves it.
 
         Raises:
-            RunError: no inputs; or ``novelty``, which needs distances from the training data.
+            RunError: no inputs; or ``novelty`` without classes, without a sized ``train_dataset`` of classes, or with
+                several processes.
             ValueError: a head of numbers or spans, data without labels, or an option out of its range.
 
         Example:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from probattn.checks import shown
-from probattn.files.durable import write_atomically
+from probattn.files.durable import digest, write_atomically
 from probattn.files.json_files import first_problem
+from probattn.inference.laplace import FeatureDistance
 from probattn.metrics.functional import prediction_sets
 from probattn.options import DrawingOptions, Uncertainty
 from probattn.report.record import Count, Probability, Record, RiskCoverage, RunDescription
@@ -25,6 +26,8 @@ from probattn.triage.shift import Seen, Shift
 
 POLICY = "policy.json"
 """Usual name of the file, in the folder of its run."""
+FEATURES = ".features.safetensors"
+"""Ending of the file beside a policy by which out-of-distribution inputs are detected."""
 
 MOST = 10**8
 """Most held-out inputs, by far; numpy draws no tables of ten times as many."""
@@ -89,6 +92,28 @@ class NoveltyRule(Record):
     share: Share
     threshold: Annotated[float, Field(gt=0)]
     features: str | None = None
+    _content: bytes = PrivateAttr(b"")
+
+    def measured_by(self, distance: FeatureDistance) -> NoveltyRule:
+        """Returns a copy with the features of the training data, which :func:`write_policy` keeps beside the policy."""
+        content = distance.dumped()
+        rule = self.model_copy(update={"features": digest([content])})
+        rule._content = content
+        return rule
+
+    def distance(self, file: Path | str) -> FeatureDistance:
+        """Returns the distance from the training data, by the features beside the policy in ``file``.
+
+        Raises:
+            RunError: the features are missing, or belong to another policy.
+        """
+        if digest([self._content]) != self.features:
+            raise RunError(
+                f"{sibling(policy_file(file), FEATURES)}: expected the features of the training data that {file} was "
+                f"made with, got {'others' if self._content else 'no such file'}; keep it beside the policy, or make "
+                f"both again with `probattn triage`, --novelty {self.share:g} and the other options of this policy"
+            )
+        return FeatureDistance.loaded(self._content)
 
 
 class Policy(Record):
@@ -310,12 +335,30 @@ def distance_of(answer: Answer) -> float:
 def write_policy(policy: Policy, path: Path | str) -> Path:
     """Writes a policy as JSON and returns the path; an older file is replaced in one step.
 
+    If it has ``novelty``, the features of the training data are written to ``triage.features.safetensors`` beside it,
+    for a policy ``NAME.json`` to ``NAME.triage.features.safetensors``.
+
     Raises:
         OSError: the file cannot be written; an older file is unchanged.
     """
     path = Path(path)
+    if policy.novelty is not None and policy.novelty._content:
+        write_atomically(sibling(path, FEATURES), policy.novelty._content)
     write_atomically(path, (policy.model_dump_json(indent=1) + "\n").encode())
+    if policy.novelty is None:
+        sibling(path, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
     return path
+
+
+def sibling(policy: Path, ending: str) -> Path:
+    """The page, the records or the features of a policy, beside its file.
+
+    Example:
+        >>> [sibling(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
+        ['triage.html', 'urgent.triage.html']
+    """
+    stem = "" if policy.name == POLICY else f"{policy.stem}."
+    return policy.with_name(f"{stem}triage{ending}")
 
 
 def policy_file(path: Path | str) -> Path:
@@ -335,7 +378,10 @@ def read_policy(path: Path | str) -> Policy:
     """
     file = policy_file(path)
     try:
-        return Policy.model_validate_json(file.read_bytes())
+        policy = Policy.model_validate_json(file.read_bytes())
+        if policy.novelty is not None and (features := sibling(file, FEATURES)).exists():
+            policy.novelty._content = features.read_bytes()
+        return policy
     except OSError as error:
         raise RunError(
             f"{file}: expected a policy, it cannot be read ({error.strerror or error}); `probattn triage RUN` makes one"

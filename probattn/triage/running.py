@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from probattn.data import DataWarning
-from probattn.files.durable import digest, write_atomically
+from probattn.files.durable import write_atomically
 from probattn.inference import Explanation
 from probattn.inference.laplace import FeatureDistance
 from probattn.report import Example, Sheet, WordsExample
@@ -34,8 +34,6 @@ from probattn.triage.shift import Seen, dataset_shift
 
 EXAMPLES = 3
 """Inputs on the page of a policy."""
-FEATURES = ".features.safetensors"
-"""Ending of the file beside a policy by which out-of-distribution inputs are detected."""
 MUTUAL = "its mutual information is 0: take another score"
 """Why a network without samples is not decided about by that."""
 
@@ -97,7 +95,7 @@ def triage_run(
     for doubt in doubts:
         warnings.warn(doubt, DataWarning, stacklevel=2)
     # before the predictions, so that what is refused costs none
-    distances, features = _distances_of(deciding, run, held_out, options.novelty)
+    distances, distance = _distances_of(deciding, run, held_out, options.novelty)
     judged = {
         role: judge(deciding, run, role, value, drawing, again=again).at_distances(distances.get(role))
         for role, value in held_out.items()
@@ -107,8 +105,8 @@ def triage_run(
     drawn = {name: getattr(drawing, name) for name in ("num_samples", "seed", "uncertainty")}
     policy = calibration.calibrate(reference, pilot, replace(options, **drawn))
     of_run: dict[str, Any] = {name: getattr(deciding, name) for name in ("wrong_when", "tolerance")}
-    measured_by = {"features": digest([features or b""])}
-    novelty = None if policy.novelty is None else policy.novelty.model_copy(update=measured_by)
+    rule = policy.novelty
+    novelty = None if rule is None or distance is None else rule.measured_by(distance)
     fingerprints = {"network": network_digest(run, task.recipe), "inputs": tested.digest}
     policy = policy.model_copy(update={**fingerprints, **of_run, "novelty": novelty})
     answered = calibration.decisions(reference, policy)
@@ -134,13 +132,9 @@ def triage_run(
         examples=_for_a_person(deciding, run, tested, reference, answered),
     )
     file.parent.mkdir(parents=True, exist_ok=True)
-    if features is not None:
-        write_atomically(sibling(file, FEATURES), features)
     policies.write_policy(policy, file)
-    if features is None:
-        sibling(file, FEATURES).unlink(missing_ok=True)  # of the policy that was replaced
-    write_atomically(sibling(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
-    write_atomically(sibling(file, ".html"), pages.page(results).encode())
+    write_atomically(policies.sibling(file, ".json"), (results.model_dump_json(indent=1) + "\n").encode())
+    write_atomically(policies.sibling(file, ".html"), pages.page(results).encode())
     return file, results
 
 
@@ -184,14 +178,14 @@ def _for_a_person(
 
 def _distances_of(
     deciding: Deciding, run: Path, held_out: Mapping[str, HeldOut], novelty: float | None
-) -> tuple[dict[str, Tensor], bytes | None]:
-    """How far from the training data held-out inputs are, and the content of a file of what measures that."""
+) -> tuple[dict[str, Tensor], FeatureDistance | None]:
+    """How far from the training data held-out inputs are, and what measures that."""
     if novelty is None:
         return {}, None
     calibration.check_size(len(held_out["test"].unseen), novelty)
     read = deciding.features(run)
     distance = FeatureDistance.fit(read(None))
-    return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance.dumped()
+    return {role: distance(read(value).inputs) for role, value in held_out.items()}, distance
 
 
 def _check_replaced(file: Path) -> None:
@@ -214,17 +208,6 @@ def _words_of(options: TriageOptions, data: str | None) -> str:
         for name, value in (values | {"data": data}).items()
         if value is not None and name in {*changed, "error", "data"}
     )
-
-
-def sibling(policy: Path, ending: str) -> Path:
-    """The page, the records or the features of a policy, beside its file.
-
-    Example:
-        >>> [sibling(Path(name), ".html").name for name in ("policy.json", "urgent.json")]
-        ['triage.html', 'urgent.triage.html']
-    """
-    stem = "" if policy.name == policies.POLICY else f"{policy.stem}."
-    return policy.with_name(f"{stem}triage{ending}")
 
 
 def judge(
@@ -419,15 +402,7 @@ def _distances(
     """How far from the training data inputs are, by the features beside a policy; None without a rule for it."""
     if policy.novelty is None:
         return None
-    file = sibling(path / policies.POLICY if path.is_dir() else path, FEATURES)
-    content = file.read_bytes() if file.exists() else b""
-    if digest([content]) != policy.novelty.features:
-        raise RunError(
-            f"{file}: expected the features of the training data that {path} was made with, got "
-            f"{'others' if content else 'no such file'}; keep it beside the policy, or make both again with "
-            f"`probattn triage`, --novelty {policy.novelty.share:g} and the other options of this policy"
-        )
-    distance, read = FeatureDistance.loaded(content), deciding.features(run)
+    distance, read = policy.novelty.distance(path), deciding.features(run)
 
     @shown(quiet=True)  # predictions show their progress
     def distances(inputs: HeldOut) -> Tensor:

@@ -14,6 +14,7 @@ from probattn.files.durable import digest
 from probattn.files.manifest import manifest_content
 from probattn.inference import posterior_moments, posterior_predict
 from probattn.inference.configuration import attention_sites
+from probattn.inference.laplace import last_features, last_layer
 from probattn.metrics.functional import entropy
 from probattn.models.hosts.description import CARD, FILE
 from probattn.models.hosts.store import load
@@ -21,11 +22,13 @@ from probattn.sites.particle_layers import particle_count
 from probattn.tasks import run_task
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import network_digest
-from probattn.triage.policy import POLICY, Decision, Policy, read_policy, write_policy
+from probattn.triage.policy import FEATURES, POLICY, Decision, Policy, read_policy, sibling, write_policy
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:
     """Writes a policy into the folder of a saved network, with its fingerprint, for :func:`selective_pipeline`.
+
+    If it has ``novelty``, the features of the training data are written too.
 
     Args:
         policy: policy of ``ProbabilisticTrainer.triage`` or :func:`probattn.triage.calibrate`.
@@ -45,14 +48,16 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
 
 
 def _fingerprint(folder: Path) -> str:
-    return digest([manifest_content(folder, without=(CARD, POLICY))])
+    return digest([manifest_content(folder, without=(CARD, POLICY, sibling(Path(POLICY), FEATURES).name))])
 
 
 class SelectivePipeline(TextClassificationPipeline):
     """A ``text-classification`` pipeline of transformers that also decides which inputs need human review.
 
     Each output has the keys "label", "score" (its probability), "decision" ("answer" or "person"), "why" (the reasons
-    for human review) and, if the policy has conformal sets, "set". Probabilities are computed as for the calibration.
+    for human review); if the policy has them, also "set" (conformal set of classes) and "novelty" (distance from the
+    training data, from 1 on out-of-distribution; it costs a second forward pass). Probabilities are computed as for the
+    calibration.
 
     Args:
         policy: the policy.
@@ -60,16 +65,14 @@ class SelectivePipeline(TextClassificationPipeline):
             ``max_length``.
 
     Raises:
-        RunError: the policy has a rule for distances from the training data, or no classes.
+        RunError: the policy has no classes, or lacks the features of the training data for its ``novelty``.
     """
 
     def __init__(self, *, policy: Policy, **options: Any) -> None:
-        if policy.novelty is not None or not policy.classes:
-            kind = "distances from the training data" if policy.classes else "answers without classes"
-            raise RunError(
-                f"SelectivePipeline: expected a policy of classes by their uncertainty, got one of {kind}"
-            )
-        self.policy = policy
+        if not policy.classes:
+            raise RunError("SelectivePipeline: expected a policy of classes, got one of other answers")
+        self.policy, rule = policy, policy.novelty
+        self._distance = None if rule is None else rule.distance(POLICY)
         super().__init__(**options)
         latent = bool(attention_sites(self.model)) or particle_count(self.model) is not None
         self._samples = policy.num_samples if latent else 0
@@ -86,18 +89,21 @@ class SelectivePipeline(TextClassificationPipeline):
     # override: transformers names this argument otherwise in the base class and in the class below it.
     def _forward(self, input_tensors: Any, **_: Any) -> ModelOutput:  # type: ignore[override]
         """Mean probabilities and their mutual information, nats, as the policy's held-out predictions were made."""
-        blank = input_tensors.pop("blank")
+        rest = {"blank": input_tensors.pop("blank")}
+        if self._distance is not None:
+            layer = last_layer(self.model, len(self.policy.classes))
+            rest["distance"] = self._distance(last_features(self.model, [dict(input_tensors)], layer).inputs)
         if not self._samples:
             probabilities = self.model(**input_tensors).logits.double().softmax(dim=-1)
             return ModelOutput(
-                logits=probabilities, information=probabilities.new_zeros(len(probabilities)), blank=blank
+                logits=probabilities, information=probabilities.new_zeros(len(probabilities)), **rest
             )
         predict: Any = posterior_moments if self.policy.uncertainty == "moments" else posterior_predict
         posterior = predict(self.model, dict(input_tensors), num_samples=self._samples, seed=self.policy.seed)
         return ModelOutput(
             logits=posterior.mean_probabilities.double(),
             information=posterior.mutual_information,
-            blank=blank,
+            **rest,
         )
 
     # override: the options of the base class choose how logits become scores, which the policy has fixed.
@@ -110,13 +116,16 @@ class SelectivePipeline(TextClassificationPipeline):
             "probabilities": {names[number]: value for number, value in enumerate(row.tolist())},
             "entropy": float(entropy(row)),
             "mutual_information": float(model_outputs["information"][0]),
+            **({"distance": float(model_outputs["distance"][0])} if "distance" in model_outputs else {}),
         }
         decision = self.policy.decide(answer)
         if bool(model_outputs["blank"]):  # as for a row of a file without a text
             decision = Decision(answered=False, classes=decision.classes, reasons=("no text",))
         output = {"label": answer["label"], "score": float(row.max()), "decision": decision.words}
         output["why"] = list(decision.reasons)
-        return output if decision.classes is None else {**output, "set": list(decision.classes)}
+        if decision.classes is not None:
+            output["set"] = list(decision.classes)
+        return output if decision.novelty is None else {**output, "novelty": decision.novelty}
 
 
 def selective_pipeline(

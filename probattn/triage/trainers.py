@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
+from torch.utils.data import Subset
 
-from probattn.models.heads.classification import MultipleChoice
+from probattn.inference.laplace import FITTED, FeatureDistance, Features, last_features, last_layer
+from probattn.models.heads.classification import Classifier, MultipleChoice
 from probattn.models.program import IGNORED
 from probattn.tasks.errors import RunError
 from probattn.triage.calibration import Judged, calibrate, judged_probabilities, judged_scores
@@ -34,17 +37,53 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
     watched = trainer.eval_dataset  # or several by name
     if pilot is None and watched is not dataset and not isinstance(watched, dict):
         pilot = watched
+    distance = (
+        None if options.novelty is None else _distance(trainer)
+    )  # first, as what is refused then costs nothing
     policy = calibrate(
-        _judged(trainer, dataset, "the data set"),
-        None if pilot is None else _judged(trainer, pilot, "pilot"),
+        _judged(trainer, dataset, "the data set", distance),
+        None if pilot is None else _judged(trainer, pilot, "pilot", distance),
         options,
     )
     samples = trainer.num_samples if drawn else 0
     uncertainty = "moments" if trainer.prediction == "moments" else "draws"
-    return policy.model_copy(update={"num_samples": samples, "uncertainty": uncertainty})
+    novelty = None if distance is None or policy.novelty is None else policy.novelty.measured_by(distance)
+    return policy.model_copy(update={"num_samples": samples, "uncertainty": uncertainty, "novelty": novelty})
 
 
-def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
+def _distance(trainer: ProbabilisticTrainer) -> FeatureDistance:
+    """The distance from the training data in the features of the last layer; ``RunError`` where there is none."""
+    training: Any = trainer.train_dataset
+    if not isinstance(trainer.program, Classifier) or isinstance(trainer.program, MultipleChoice):
+        got = f"a head of one class for each input, got {type(trainer.program).__name__}"
+    elif not hasattr(training, "__len__"):
+        got = f"a train_dataset with a length, got {type(training).__name__}"
+    elif trainer.args.world_size > 1:
+        got = f"one process, got {trainer.args.world_size}"
+    else:
+        rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
+        features = _features(trainer, Subset(training, rows.sort().values.tolist()))
+        if features.labels is not None and features.labels.dim() == 1:
+            labelled = features.labels != IGNORED
+            return FeatureDistance.fit(Features(*(cast(Tensor, item)[labelled] for item in features)))
+        got = "a train_dataset with one class for each input, got other labels or none"
+    raise RunError(f"{OWNER}: novelty: expected {got}")
+
+
+def _features(trainer: ProbabilisticTrainer, dataset: Any) -> Features:
+    """What the last layer of a classifier reads of a data set."""
+    network: Any = trainer.program.net
+    batches = map(trainer._prepare_inputs, trainer.get_test_dataloader(dataset))
+    try:
+        layer = last_layer(network, network.config.num_labels)
+        return last_features(trainer.program, batches, layer, label_name=trainer.program.label_names[0])
+    except ValueError as error:
+        raise RunError(f"{OWNER}: novelty: {error}") from error
+
+
+def _judged(
+    trainer: ProbabilisticTrainer, dataset: Any, name: str, distance: FeatureDistance | None
+) -> Judged:
     """Predictions of a data set beside its labels; those of tokens, and several labels, are right as a whole."""
     predicted = trainer.predict(dataset, metric_key_prefix="triage")
     logits: Any = predicted.predictions
@@ -76,4 +115,12 @@ def _judged(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Judged:
     numbered = isinstance(trainer.program, MultipleChoice)  # whose choices have no names
     names: Any = cast(Any, trainer.program.net).config.id2label
     classes = [str(number if numbered else names[number]) for number in range(logits.shape[1])]
-    return judged_probabilities(probabilities, target, classes, title=name)
+    judged = judged_probabilities(probabilities, target, classes, title=name)
+    if distance is None:
+        return judged
+    read = _features(trainer, dataset)
+    if not torch.equal(cast(Tensor, read.labels), torch.as_tensor(labels)):
+        raise RunError(
+            f"{OWNER}: {name}: novelty: expected rows in one order in each evaluation, got two orders"
+        )
+    return judged.at_distances(distance(read.inputs)[whole])

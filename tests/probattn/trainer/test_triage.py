@@ -1,13 +1,22 @@
 """A trainer's policy is that of its predictions."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMultipleChoice, GPT2Config, GPT2LMHeadModel
 
 from probattn import BayesianAttention, ProbabilisticTrainer, convert
+from probattn.inference import posterior_expectation
 from probattn.tasks import RunError
-from probattn.triage import TriageOptions, calibrate, judged_probabilities, judged_scores
+from probattn.triage import (
+    TriageOptions,
+    calibrate,
+    judged_probabilities,
+    judged_scores,
+    read_policy,
+    write_policy,
+)
 
 
 def trainer_of(scene, folder, *head, **options):
@@ -188,3 +197,43 @@ def test_scores_of_draws_are_refused(scene, tmp_path, prediction, score):
         ValueError, match=f"score: expected 'least_confidence' .* got '{score}'; give those of"
     ):
         trainer.triage(scene.classes(20), error=0.5, score=score)
+
+
+def test_inputs_far_from_the_training_data_are_for_people(scene, tmp_path):
+    trainer = trainer_of(scene, tmp_path)
+    training, test = scene.classes(80, seed=2), scene.classes(60)
+    trainer.train_dataset = training
+    policy = trainer.triage(test, error=0.9, novelty=0.2)
+
+    def features(rows):
+        read = []
+        hook = trainer.model.classifier.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+        posterior_expectation(trainer.model, scene.collate(rows))
+        hook.remove()
+        return torch.cat(read).double().cpu().numpy(), np.array([row["labels"] for row in rows])
+
+    inputs, labels = features(training)
+    classes = np.unique(labels)
+    means = np.stack([inputs[labels == label].mean(0) for label in classes])
+    within = inputs - means[np.searchsorted(classes, labels)]
+    inverse = np.linalg.pinv(within.T @ within / len(inputs), hermitian=True)
+    apart = features(test)[0][:, None] - means
+    distances = np.einsum("nci,ij,ncj->nc", apart, inverse, apart).min(1)
+    assert policy.novelty.threshold == pytest.approx(np.sort(distances)[int(np.ceil(61 * 0.8)) - 1], rel=1e-3)
+    read = read_policy(write_policy(policy, tmp_path / "policy.json"))
+    assert read == policy
+    measured = read.novelty.distance(tmp_path)(torch.as_tensor(features(test)[0]))
+    np.testing.assert_allclose(measured.numpy(), distances, rtol=1e-3)
+    trainer.train_dataset = [{**row, "labels": [0.5, 0.25, 0.25]} for row in training]
+    with pytest.raises(
+        RunError, match="novelty: expected a train_dataset with one class for each input, got other"
+    ):
+        trainer.triage(test, error=0.9, novelty=0.2)
+    trainer.train_dataset = None
+    with pytest.raises(RunError, match="novelty: expected a train_dataset with a length, got NoneType"):
+        trainer.triage(test, error=0.9, novelty=0.2)
+    tokens = trainer_of(scene, tmp_path, "TokenClassification", num_labels=3)
+    with pytest.raises(
+        RunError, match="novelty: expected a head of one class for each input, got TokenClassifier"
+    ):
+        tokens.triage(scene.tokens(10), error=0.9, novelty=0.2)

@@ -127,18 +127,24 @@ def test_a_policy_belongs_to_its_weights(saved, tmp_path):
     with pytest.raises(RunError, match=r"config\.json"):
         save_policy(policy, tmp_path)
     save_policy(policy.model_copy(update={"novelty": NoveltyRule(share=0.1, threshold=1.0)}), folder)
-    with pytest.raises(RunError, match="got one of distances from the training data"):
+    with pytest.raises(
+        RunError, match=r"triage\.features\.safetensors: expected the features .* got no such file"
+    ):
         selective_pipeline(folder)
 
 
-def test_a_run_decides_as_predict_does(run, command, tmp_path):
+@pytest.mark.parametrize("novelty", [(), ("--novelty", "0.3")], ids=["by uncertainty", "and by distance"])
+def test_a_run_decides_as_predict_does(run, command, tmp_path, novelty):
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
-    assert command("triage", folder, "--error", "0.9", "--num-samples", "5", "--quiet").exit_code == 0
+    options = ("--error", "0.9", "--num-samples", "5", "--quiet", *novelty)
+    assert command("triage", folder, *options).exit_code == 0
     done = command("predict", folder, *TEXTS, "--policy", folder, "--json", "--quiet")
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     outputs = selective_pipeline(folder, batch_size=len(TEXTS))(TEXTS)
     for answer, output in zip(answers, outputs, strict=True):
         assert output["label"] == answer["label"] and output["decision"] == answer["decision"]
         assert output["score"] == pytest.approx(answer["probability"], abs=1e-5)
+        assert output.get("novelty") == (pytest.approx(answer["novelty"], rel=1e-4) if novelty else None)
+    assert any("unlike" in " ".join(output["why"]) for output in outputs) or not novelty
     assert read_policy(folder).num_samples == 5
