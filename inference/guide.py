@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -247,22 +248,25 @@ def gradients(
 def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> list[str]:
     """Sites ``[... R m, ...]`` of m calls a row that have numbers ``[..., R]`` depend on other rows than theirs.
 
-    Derivatives of every other number have to be 0 in the rows of the rest. Networks of transformers keep their rows.
+    Derivatives of weighted numbers have to be weighted derivatives. Networks of transformers keep their rows.
     """
     kinds = [type(one).__module__ for one in (model, getattr(model, "net", model))]
-    if (
-        all(kind.startswith(_IN_ORDER) for kind in kinds)
-        or numbers.shape[-1] < 2
-        or not numbers.requires_grad
-    ):
+    rows = numbers.shape[-1]
+    if all(kind.startswith(_IN_ORDER) for kind in kinds) or rows < 2 or not numbers.requires_grad:
         return []
-    even = torch.arange(numbers.shape[-1], device=numbers.device) % 2 == 0
-    total, values = numbers[..., ~even].sum(), list(sources.values())
-    grads = zip(
-        sources, torch.autograd.grad(total, values, retain_graph=True, allow_unused=True), strict=True
-    )
-    rest = {name: grad.reshape(*numbers.shape, -1)[..., even, :] for name, grad in grads if grad is not None}
-    return [name for name, grad in rest.items() if bool(grad.any())]
+    weights = (
+        1 + torch.arange(rows, device=numbers.device, dtype=torch.float64) * math.sqrt(1.25) % 1
+    )  # all apart
+    totals, values = (numbers.sum(), (numbers * weights.to(numbers)).sum()), list(sources.values())
+    grads = [torch.autograd.grad(total, values, retain_graph=True, allow_unused=True) for total in totals]
+    moved, eps = [], torch.finfo(numbers.dtype).eps
+    for name, *pair in zip(sources, *grads, strict=True):
+        if pair[0] is not None:
+            plain, weighted = (grad.reshape(*numbers.shape, -1).double() for grad in pair)
+            gap = (weighted - weights[:, None] * plain).abs().amax(dim=-1)
+            size = weighted.abs().amax(dim=-1)
+            moved += [name] * bool((gap > eps**0.5 * size + 100 * eps * size.max()).any())
+    return moved
 
 
 def is_other_latent(msg: Message) -> bool:

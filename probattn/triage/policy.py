@@ -94,6 +94,12 @@ class NoveltyRule(Record):
     features: str | None = None
     _content: bytes = PrivateAttr(b"")
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the fields are equal, of which ``features`` identifies the content."""
+        return isinstance(other, NoveltyRule) and self.model_dump() == other.model_dump()
+
+    __hash__ = Record.__hash__
+
     def measured_by(self, distance: FeatureDistance) -> NoveltyRule:
         """Returns a copy with the features of the training data, which :func:`write_policy` keeps beside the policy."""
         content = distance.dumped()

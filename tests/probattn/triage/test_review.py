@@ -188,7 +188,7 @@ def test_what_cannot_be_reviewed_is_said(queued, command):
     (folder / "other.json").write_text('{"a": 1}', encoding="utf-8")
     done = command("review", folder, folder / "other.json")
     assert done.exit_code == 2 and "expected an export of Label Studio, a list of tasks" in done.output
-    done = command("predict", folder, "a film", "--audit", "0.5")
+    done = command("predict", folder, "--input", folder / "out.csv", "--audit", "0.5")
     assert done.exit_code == 2 and "--audit: expected --policy with it, got none" in done.output
     policy = read_policy(folder)
     with pytest.raises(RunError, match="expected a file of `probattn predict --policy`"):
