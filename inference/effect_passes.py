@@ -13,10 +13,10 @@ from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carry_weights
-from probattn.inference.configuration import check_sites
+from probattn.inference.configuration import check_sites, network_name
 from probattn.inference.effect_results import AttentionEffects, Words, effects_of, summed, token_groups
 from probattn.inference.effect_targets import Number, Reading, Target
-from probattn.inference.guide import AttentionGuide, gradients, predictions, refuse_latent
+from probattn.inference.guide import AttentionGuide, gradients, moved_rows, predictions, refuse_latent
 from probattn.inference.posterior import link_of
 from probattn.inference.predictive import (
     device_of,
@@ -93,7 +93,7 @@ class KeyEffects(Messenger):
         name, value = str(msg["name"]), msg["value"]
         assert isinstance(value, Tensor)
         bias, layout = self._changed(name, posterior)
-        weights = layout.weights(biased(log_weights(name, value), bias))
+        weights = layout.weights(biased(log_weights(name, value, posterior.layout), bias))
         msg["value"] = carry_weights(weights.view_as(weights), weights, posterior.mask)
 
     def _changed(self, name: str, posterior: SitePosterior) -> tuple[Tensor | None, Layout]:
@@ -257,6 +257,12 @@ class BatchEffects:
         with without_cudnn() if recurrent else nullcontext(), torch.enable_grad():
             logits, handler = self._run(rows, None)
             readings = [number.read(logits, rows) for number in numbers]
+            for name in moved_rows(self.model, readings[0].value, handler.biases):
+                raise ValueError(
+                    f"{OWNER}: {name}: expected sites whose rows are those of the batch, in order, got predictions "
+                    f"that depend on attention of other rows: {network_name(self.model)} moves rows before attention, "
+                    "as sorting by length does, or mixes them; sort the batch before the call, or give rows one by one"
+                )
             gradient = [
                 gradients(
                     OWNER, one.value.sum(), handler.biases, "take sites=[...]", retain=one is not readings[-1]

@@ -32,7 +32,7 @@ from probattn.inference.expansion_check import (
     deviations,
     differentiate,
 )
-from probattn.inference.guide import predictions
+from probattn.inference.guide import moved_rows, predictions
 from probattn.inference.moments import Moments, centred, moments_of_draws
 from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
@@ -96,7 +96,7 @@ def posterior_moments(
     1. With a relative variance above 10 (concentration below 0.4, scale above 1.5) the row gets the moments of draws.
     2. z is computed at the points :math:`u = \pm 2 c^2 \nabla z / \sigma`, where the expansion gives
        :math:`z_0 \pm 2 \sigma`. If both results differ from these by at most :math:`0.3 \sigma`, and the relative
-       variance is at most 2 (concentration 0.72, scale 1.05), the row keeps the expansion.
+       variance is at most 2 (concentration 0.72, scale 1.05), the row keeps the expansion, unless :math:`\sigma = 0`.
     3. Otherwise ``num_samples`` draws z are compared with what the expansion predicts for them, :math:`z_0 + l` with
        :math:`l = \sum_j f_j\, \partial z / \partial u_j`, by four measures (ratios below 1 are inverted). A row keeps
        the expansion if none exceeds its first limit, and gets the moments of draws if one exceeds the second; else
@@ -267,7 +267,8 @@ class _Batch:
             sites = {name: (one.slopes[:, before], one.weights[before]) for name, one in slopes.items()}
             model = PredictedModel(self.model, sites)
             posterior = self.draws(model, self.some(indices[before]), number, seed, apart)
-            predicted = torch.cat(model.predicted).reshape(posterior.logits.shape[:-1])[:, after]
+            predicted = torch.cat(model.predicted)[:number].detach()  # without a pass that checks equal draws
+            predicted = predicted.reshape(posterior.logits.shape[:-1])[:, after]
             posterior = replace(posterior, logits=posterior.logits[:, after])
             return posterior, Residuals.of(moments.rows(rows), posterior.logits, predicted)
 
@@ -280,7 +281,8 @@ class _Batch:
         assert moments.relative_variance is not None
         relative = moments.relative_variance.reshape(len(indices), -1).amax(dim=1)
         wide = ~(relative <= WIDE)
-        doubtful = ~(relative <= LOCAL) | (deviations(moments, slopes, predict) > DOUBT)
+        variance = moments.attributed()[1].reshape(len(indices), -1).amin(dim=1)
+        doubtful = ~(relative <= LOCAL) | (variance == 0) | (deviations(moments, slopes, predict) > DOUBT)
         rows = doubtful.nonzero().squeeze(1)
         if not len(rows):
             return moments
@@ -311,7 +313,10 @@ def _expanded(
         numbers = numbers[..., :1] - numbers[..., 1:] if link == "softmax" else numbers
         shape = logits.shape[:-1]
         # Rows that share their sites, as the nodes of a graph do, are positions of one row.
-        shared = dependent or any(len(point.log_mean) % len(logits) for point in points.values())
+        log_means = {name: point.log_mean for name, point in points.items()}
+        shared = dependent or any(len(log_mean) % len(logits) for log_mean in log_means.values())
+        if request.method == "expansion" and not shared:
+            shared = bool(moved_rows(model, numbers.flatten(1).sum(dim=1), log_means))
         numbers = numbers.reshape(1 if shared else len(logits), -1, numbers.shape[-1])
         if request.method == "auto" and numbers[0].numel() > COST_OF_A_DRAW * request.num_samples:
             return None

@@ -132,7 +132,7 @@ class Residuals(NamedTuple):
 
         def relative(squares: Tensor) -> Tensor:
             excess = (squares - rounding).clamp_min(0)
-            return torch.where(excess == 0, 0.0, excess / variance).nan_to_num(torch.inf)
+            return torch.where(excess == 0, 0.0, excess / variance).nan_to_num(torch.inf, torch.inf)
 
         def by_row(values: Tensor) -> Tensor:
             return values.reshape(len(values), -1).mean(dim=1)
@@ -144,7 +144,8 @@ class Residuals(NamedTuple):
         of_predicted = log_ratio(predicted.var(dim=0))
         of_closed = log_ratio(variance if len(drawn) >= ENOUGH else drawn.var(dim=0))
         ratios = by_row(of_predicted.abs()).exp(), by_row(of_closed.abs()).exp(), by_row(of_predicted) < 0
-        bias = by_row(relative(residuals.mean(dim=0).square())).sqrt()
+        bias = relative(residuals.mean(dim=0).square())
+        bias = by_row(torch.where(variance == 0, 0.0, bias)).sqrt()  # without a deviation it has no unit
         return cls(by_row(relative(residuals.var(dim=0))), bias, *ratios)
 
     def beyond(self, limits: Limits) -> Tensor:

@@ -28,6 +28,7 @@ from probattn.sites.upward import LinkedPaths
 
 _LOG = logging.getLogger(__name__)
 
+_IN_ORDER = ("probattn.", "transformers.", "peft.")
 PREDICTION_KEY = "prediction"
 """A site with ``infer={"prediction": True}`` that is not observed is drawn from the model: a label to predict."""
 
@@ -46,7 +47,7 @@ class AttentionGuide(GuideMessenger):
     guide then logs a warning once.
 
     Args:
-        model: the Pyro model.
+        model: the Pyro model, with its handlers (``scale``, ``condition``); Pyro runs it, not the model given to SVI.
         kl_weight: w, >= 0; may be set before each step, to anneal it.
         noise: source of random numbers; torch's global generators by default.
 
@@ -241,6 +242,27 @@ def gradients(
     return [
         torch.zeros_like(value) if grad is None else grad for value, grad in zip(values, grads, strict=True)
     ]
+
+
+def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> list[str]:
+    """Sites ``[... R m, ...]`` of m calls a row that have numbers ``[..., R]`` depend on other rows than theirs.
+
+    Derivatives of every other number have to be 0 in the rows of the rest. Networks of transformers keep their rows.
+    """
+    kinds = [type(one).__module__ for one in (model, getattr(model, "net", model))]
+    if (
+        all(kind.startswith(_IN_ORDER) for kind in kinds)
+        or numbers.shape[-1] < 2
+        or not numbers.requires_grad
+    ):
+        return []
+    even = torch.arange(numbers.shape[-1], device=numbers.device) % 2 == 0
+    total, values = numbers[..., ~even].sum(), list(sources.values())
+    grads = zip(
+        sources, torch.autograd.grad(total, values, retain_graph=True, allow_unused=True), strict=True
+    )
+    rest = {name: grad.reshape(*numbers.shape, -1)[..., even, :] for name, grad in grads if grad is not None}
+    return [name for name, grad in rest.items() if bool(grad.any())]
 
 
 def is_other_latent(msg: Message) -> bool:

@@ -105,11 +105,15 @@ def posterior_expectation(model: Model, batch: Mapping[str, Tensor]) -> Tensor:
 
     Raises:
         TypeError: the model is not a model of a batch or does not return logits; the batch is not a mapping of tensors.
+        ValueError: an empty batch.
     """
     model = as_program(model)
     check_call("posterior_expectation", model)
     check_batch("posterior_expectation", batch)
     inputs = {name: value for name, value in prepared_batch(model, batch).items() if name != "labels"}
+    rows = [len(value) for value in inputs.values() if isinstance(value, Tensor) and value.dim()]
+    if rows and not any(rows):
+        raise ValueError("posterior_expectation: expected at least one row, got an empty batch")
     with evaluating(model), PosteriorExpectation():
         return predictions("posterior_expectation", model, inputs)
 

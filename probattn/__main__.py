@@ -23,10 +23,7 @@ def main() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep freed memory for the next update, which otherwise maps and clears it anew; see mallopt(3).
-
-    Nothing is changed where variables of the environment say how memory is kept, or where there is no glibc.
-    """
+    """Lets glibc keep freed memory for the next update, see mallopt(3), unless the environment says how it is kept."""
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return
     with contextlib.suppress(AttributeError, OSError, TypeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -135,10 +135,12 @@ def _in_part(call: AttentionCall, layers: str | Sequence[int]) -> bool:
 
 def layer_numbers(count: int, layers: str | Sequence[int], among: str = "") -> list[int]:
     """Numbers of layers from 0, in the order in which they are named; ``ValueError`` for one that does not exist."""
-    if isinstance(layers, str):
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
         slices = {"all": slice(None), "first": slice(0, 1), "last": slice(-1, None)}
         if layers not in slices:
-            raise ValueError(f"layers: expected 'all', 'first', 'last' or numbers, got {layers!r}")
+            raise ValueError(
+                f"layers: expected 'all', 'first', 'last' or numbers such as [-1], got {layers!r}"
+            )
         return list(range(count)[slices[layers]])
     for layer in layers:
         if isinstance(layer, bool) or not isinstance(layer, int) or not -count <= layer < count:

@@ -17,6 +17,7 @@ from torch.nn.functional import logsigmoid
 from torch.nn.modules.batchnorm import _NormBase
 from transformers import PreTrainedModel
 
+from probattn.models.hosts.cache import cache_in
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.discovery import FAILURES
 from probattn.models.hosts.dry_run import UnknownInputError, dry_inputs, kept_generators, tensors, untouched
@@ -92,10 +93,7 @@ def particle_modules(
 
 
 def _answers_alike(net: PreTrainedModel, names: Sequence[str]) -> bool:
-    """Whether a short pass needs the parameters of these modules in their own forward passes alone.
-
-    It is the same where two particles have copies of them and the modules themselves have NaN.
-    """
+    """Whether a short pass stays the same with NaN for these modules' parameters and copies in their own passes."""
     answers: list[list[Tensor]] = []
 
     def run(network: PreTrainedModel, inputs: Mapping[str, Tensor]) -> None:
@@ -265,11 +263,7 @@ def _spread(rows: Tensor, spread: float, generator: torch.Generator) -> None:
 
 
 class ParticleNetwork:
-    """Stands in place of the ``forward`` of a network whose layers are particles.
-
-    It answers with the mean of the particles' probabilities, of numbers and other outputs with their mean, and with
-    the mean of their losses.
-    """
+    """The ``forward`` of a network of particles: it answers with means of probabilities, of numbers and of losses."""
 
     def __init__(self, net: PreTrainedModel, before: Callable[..., Any] | None) -> None:
         self.net, self.before = net, before
@@ -353,7 +347,7 @@ class ParticleNetwork:
 
     def _check(self, inputs: dict[str, Any]) -> None:
         name = type(self.net).__name__
-        if inputs.get("past_key_values") is not None:
+        if cache_in(inputs) is not None:
             raise ValueError(
                 f"{name}: its particles keep no cache of keys and values; call it with use_cache=False, or generate "
                 "with one of its particles, probattn.models.particle(net, 0)"

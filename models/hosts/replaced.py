@@ -69,10 +69,7 @@ def check_outer(
     ran: Collection[str],
     name_of: Callable[[nn.Module], str | None],
 ) -> list[str]:
-    """Refuses a pass in which a module that was replaced left attention modules out; ``name_of`` knows watched ones.
-
-    Returns the attention modules that are no longer part of the network, whose other modules are as they were.
-    """
+    """Refuses a pass in which a replaced module left attention modules out; the ones that the network has lost."""
     removed = []
     for host, attention in left_out.items():
         name = next((name for name in reversed([*_prefixes(host), host]) if name in calls), None)

@@ -16,6 +16,7 @@ from probattn.files.json_files import JSONError, first_problem, read_json
 from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
 from probattn.metrics.functional import mean_interval
 from probattn.report import Group, Sheet
+from probattn.report.record import mean_of
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
 
@@ -176,14 +177,9 @@ def summarise(attacks: Sequence[AttackedText]) -> AttackSummary:
         exhausted=sum(item.outcome == "exhausted" for item in tried),
         accuracy=Share.counted(len(tried), len(attacks)),
         accuracy_attacked=Share.counted(lost, len(attacks)),
-        queries=_mean(item.queries for item in tried),
-        changed=_mean(item.changed / item.words for item in won if item.words),
+        queries=mean_of(item.queries for item in tried),
+        changed=mean_of(item.changed / item.words for item in won if item.words),
     )
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return sum(numbers) / len(numbers) if numbers else None
 
 
 class AttackFile:

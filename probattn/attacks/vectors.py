@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probattn.attacks.options import CounterFitting
 from probattn.data import DataError, word_vectors
-from probattn.data.files import data_file, read_text
+from probattn.data.files import data_file, read_lines, read_text
 from probattn.data.words import GLOVE, glove_words
 from probattn.files.durable import replace_atomically
 from probattn.report import Group, Sheet
@@ -268,7 +268,8 @@ def _pairs(names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     """Different words of a source that consist of letters, in its order."""
     words: dict[str, None] = {}
-    for word in glove_words() if str(source) == GLOVE else _first_words(Path(source)):
+    lines = glove_words() if str(source) == GLOVE else read_lines(Path(source).expanduser())
+    for word in (line.partition(" ")[0] for line in lines):
         if _WORD.fullmatch(word):
             words[word] = None
         if len(words) == limit:
@@ -276,9 +277,3 @@ def _vocabulary(source: str | Path, limit: int | None) -> list[str]:
     if not words:
         raise DataError(f"{source}: expected vectors of words, a word and its numbers a line, found no word")
     return list(words)
-
-
-def _first_words(file: Path) -> Iterator[str]:
-    with file.expanduser().open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            yield line.partition(" ")[0]

@@ -28,12 +28,13 @@ from probattn.cli.options import (
     FileOptions,
     JsonOption,
     LimitOption,
+    PairOption,
     QuietOption,
     RunArgument,
     RunsArgument,
     SamplesOption,
-    are_runs,
     output_option,
+    run_argument,
     takes_options,
 )
 from probattn.options import DrawingOptions, ReleasePreset
@@ -168,10 +169,7 @@ def predict(
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts to classify, or to translate; or --input.")
     ] = None,
-    pair: Annotated[
-        list[str] | None,
-        typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
-    ] = None,
+    pair: PairOption = None,
     *,
     options: DrawingOptions,
     file: FileOptions,
@@ -188,11 +186,8 @@ def predict(
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
     from probattn.cli.rows import check_input
-    from probattn.tasks import RunError
 
-    if (file.input is None) == (not texts):
-        got = "neither" if file.input is None else "both"
-        raise RunError(f"predict: expected texts, or a file of them with --input, got {got}")
+    file.check("predict", texts, pair)
     if file.input is not None:
         check_input(file.input, file.format)
     import_tasks()
@@ -206,19 +201,10 @@ def predict(
     with devices.on(device):
         applied, options = _decided_by(policy, task, run, options, file)
     if file.input is not None:
-        if pair:
-            raise RunError(
-                "--pair: expected no such option beside --input, whose --pair-column has the texts"
-            )
         with devices.on(device):
             counts = predict_file(answers_by, run, file, applied, options, quiet=quiet, as_json=as_json)
         _tell_file(file, *counts, applied, err=file.output is None or as_json)
         return
-    for_files = ("output", "format", "text_column", "pair_column", "audit", "label_studio")
-    unused = next((name for name in for_files if getattr(file, name) is not None), None)
-    if unused is not None:
-        option = unused.replace("_", "-")
-        raise RunError(f"--{option}: expected --input with it, got texts on the command line")
     first = texts or []
     check_texts(answers_by, run, first, pair or [])
     with devices.on(device):
@@ -323,9 +309,7 @@ def report(
 @app.command()
 @fails_in_one_line
 def agreement(
-    run: Annotated[
-        Path, typer.Argument(help="Folder of a run that was trained with --probe.", callback=are_runs)
-    ],
+    run: Annotated[Path, run_argument("Folder of a run that was trained with --probe.")],
     uniform: Annotated[
         Path | None, typer.Option(help="Folder of the same run under uniform attention.")
     ] = None,

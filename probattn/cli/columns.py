@@ -65,10 +65,7 @@ class Recognised(NamedTuple):
 def recognise(
     source: str, text: str | None, label: str | None, pair: str | None, *, asks: bool = True
 ) -> Recognised:
-    """The columns of a file of texts and labels, as far as they are not named; ``DataError`` where one is missing.
-
-    A doubtful column is asked for if ``asks`` and where standard input and output are terminals.
-    """
+    """The columns of texts and labels that are not named, in doubt by asking; ``DataError`` where one is missing."""
     kind = ENDINGS.get(Path(source).suffix.lower(), "txt")
     if kind == "txt":
         ending = Path(source).suffix.lower()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probattn.cli.console import echo, fails_in_one_line, import_tasks
-from probattn.cli.options import DeviceOption
+from probattn.cli.options import DeviceOption, InputOptions, PairOption, takes_options
 
 if TYPE_CHECKING:
     from probattn.inference import Explanation
@@ -37,33 +37,15 @@ Orange, dotted: more probable. The words of doubt add to the entropy of the answ
 
 @commands.command()
 @fails_in_one_line
+@takes_options
 def explain(
     network: Annotated[
         str, typer.Argument(help="Folder of a run, or a classifier of texts: a folder or a name on the hub.")
     ],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to explain; or --input.")] = None,
-    pair: Annotated[
-        list[str] | None,
-        typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
-    ] = None,
+    pair: PairOption = None,
     *,
-    input_: Annotated[
-        str | None,
-        typer.Option(
-            "--input", "-i", help="A .csv, .tsv, .jsonl or .txt file of texts, or - for standard input."
-        ),
-    ] = None,
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the texts in --input; by default that of the run's training data, or text."
-        ),
-    ] = None,
-    pair_column: Annotated[str | None, typer.Option(help="Column of the second texts in --input.")] = None,
-    format_: Annotated[
-        str | None,
-        typer.Option("--format", help="Format of --input: csv, tsv, jsonl or txt (a text a line)."),
-    ] = None,
+    file: InputOptions,
     html: Annotated[
         Path | None, typer.Option(help="File of a page with all texts, in place of lines.")
     ] = None,
@@ -75,8 +57,8 @@ def explain(
 
     if html is not None and as_json:
         raise RunError("explain: expected --html or --json, got both")
-    columns = {"--text-column": text_column, "--pair-column": pair_column, "--format": format_}
-    firsts, seconds = _texts(network, texts, pair, input_, columns)
+    file.check("explain", texts, pair)
+    firsts, seconds = (list(texts or []), pair) if file.input is None else _read(file, network)
     import_tasks()
     from probattn.files.durable import write_atomically
     from probattn.tasks import devices
@@ -89,31 +71,6 @@ def explain(
         echo(f"page: {html}")
     for item in () if html is not None else explanations:
         typer.echo(json.dumps(item.to_dict())) if as_json else print_explanation(item)
-
-
-def _texts(
-    network: str,
-    texts: list[str] | None,
-    pair: list[str] | None,
-    path: str | None,
-    columns: dict[str, str | None],
-) -> tuple[list[str], list[str] | None]:
-    """The texts of the command line or of a file, and the second ones."""
-    from probattn.tasks import RunError
-
-    if (path is None) == (not texts):
-        got = "neither" if path is None else "both"
-        raise RunError(f"explain: expected texts, or a file of them with --input, got {got}")
-    if path is None:
-        for option, value in columns.items():
-            if value is not None:
-                raise RunError(f"{option}: expected --input with it, got texts on the command line")
-        return list(texts or []), pair
-    if pair:
-        raise RunError("--pair: expected no such option beside --input, whose --pair-column has the texts")
-    text, second = _trained_columns(Path(network) / "recipe.yaml")
-    named = columns["--text-column"] or text, columns["--pair-column"] or second
-    return _read(path, columns["--format"], *named)
 
 
 def _trained_columns(recipe: Path) -> tuple[str, str | None]:
@@ -151,23 +108,19 @@ def explained(network: str, firsts: list[str], seconds: list[str] | None) -> lis
         raise RunError(f"{network}: {one_line(error)}") from error
 
 
-def _read(
-    path: str, kind: str | None, text_column: str, pair_column: str | None
-) -> tuple[list[str], list[str] | None]:
+def _read(file: InputOptions, network: str) -> tuple[list[str], list[str] | None]:
     """The texts of a file, and the second ones."""
-    from probattn.cli.rows import TEXT, format_of, opened, text_in
+    from probattn.cli.rows import columns_of, format_of, opened, text_in
 
+    path, trained = str(file.input), _trained_columns(Path(network) / "recipe.yaml")
     firsts, seconds = [], []
-    with opened(path, format_of(path, kind, "--format"), text_column) as table:
-        column = TEXT if table.columns == (TEXT,) else text_column
-        table.check_column(column, "--text-column")
-        if pair_column is not None:
-            table.check_column(pair_column, "--pair-column")
+    with opened(path, format_of(path, file.format, "--format"), file.text_column or trained[0]) as table:
+        column, pair = columns_of(table, file, trained)
         for location, row in table.rows:
             firsts.append(text_in(location, row, column))
-            if pair_column is not None:
-                seconds.append(text_in(location, row, pair_column))
-    return firsts, None if pair_column is None else seconds
+            if pair is not None:
+                seconds.append(text_in(location, row, pair))
+    return firsts, None if pair is None else seconds
 
 
 def print_explanation(explanation: Explanation) -> None:

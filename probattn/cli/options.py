@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -24,16 +24,45 @@ SENTENCE = re.compile(r"(?<!\bal)(?<!\bFig)\.(?=\s|$)(?!\s+[a-z0-9(])")
 
 
 @dataclass(frozen=True)
-class FileOptions(Options):
-    """A file of texts to predict.
+class InputOptions(Options):
+    """A file of texts.
 
     Args:
         input: a .csv, .tsv, .xlsx, .jsonl or .txt file of texts, or - for standard input.
+        format: format of `input`: csv, tsv, jsonl or txt (a text a line).
+        text_column: column of the texts in `input`; the recipe's by default, or text.
+        pair_column: column of the second texts in `input`; the recipe's by default.
+    """
+
+    input: str | None = None
+    format: str | None = None
+    text_column: str | None = None
+    pair_column: str | None = None
+
+    def check(self, command: str, texts: Sequence[str] | None, pair: Sequence[str] | None) -> None:
+        """Raises :class:`RunError` unless there are texts or a file, and what goes with it alone."""
+        from probattn.tasks import RunError
+
+        if (self.input is None) == (not texts):
+            got = "neither" if self.input is None else "both"
+            raise RunError(f"{command}: expected texts, or a file of them with --input, got {got}")
+        if self.input is not None and pair:
+            raise RunError(
+                "--pair: expected no such option beside --input, whose --pair-column has the texts"
+            )
+        names = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        if self.input is None and names:
+            option = names[0].replace("_", "-")
+            raise RunError(f"--{option}: expected --input with it, got texts on the command line")
+
+
+@dataclass(frozen=True)
+class FileOptions(InputOptions):
+    """A file of texts to predict.
+
+    Args:
         output: file of the rows of `input` with the predictions as further columns, in the format of its ending; it is
             written, or replaced, when all rows are predicted. Standard output by default.
-        format: format of `input`: csv, tsv, jsonl or txt (a text a line).
-        text_column: column of the texts in `input`; the recipe's by default.
-        pair_column: column of the second texts in `input`; the recipe's by default.
         escape: cells of a .csv or .tsv that a spreadsheet would take for a formula get an apostrophe: the words of
             predictions, all cells (which are read without it), or none.
         audit: with a policy, share of the answers that is drawn at random for people to check; `probattn review` tests
@@ -42,11 +71,7 @@ class FileOptions(Options):
             written beside it.
     """
 
-    input: str | None = None
     output: Path | None = None
-    format: str | None = None
-    text_column: str | None = None
-    pair_column: str | None = None
     escape: Escape = "words"
     audit: OpenShare | None = None
     label_studio: Path | None = None
@@ -74,10 +99,7 @@ def first_sentence(text: str) -> str:
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replaces each parameter that is a class of options by the options of a command line that its fields declare.
-
-    Help is the first sentence of a field's description; a field without a default is an argument.
-    """
+    """Replaces each parameter that is a class of options by the options of a command line that its fields declare."""
     signature, types = inspect.signature(command), get_type_hints(command, include_extras=True)
     kinds = {
         name: kind for name, kind in types.items() if isinstance(kind, type) and issubclass(kind, Options)
@@ -92,15 +114,15 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def filled(**values: Any) -> None:
         for name, kind in kinds.items():
-            fields = {field: values.pop(field) for field in hints(kind)}
+            entries = {field: values.pop(field) for field in hints(kind)}
             try:
-                values[name] = kind(**{field: value for field, value in fields.items() if value is not None})
+                values[name] = kind(**{field: value for field, value in entries.items() if value is not None})
             except ValueError as problem:
                 from probattn.tasks import RunError
 
                 words = re.sub(r"^[A-Za-z]+Options[.]", "", str(problem))
                 field, _, expected = words.partition(": ")
-                if fields.get(field) is not None:
+                if entries.get(field) is not None:
                     words = f"--{field.replace('_', '-')}: {expected.replace(' or None, got', ', got', 1)}"
                 raise RunError(f"{command.__name__}: {words}") from problem
         command(**values)
@@ -121,9 +143,9 @@ def _parameters(kind: type[Options]) -> Iterator[inspect.Parameter]:
 
 def _declared(kind: type[Options], name: str) -> Any:
     """What the command line shows of a field."""
-    fields, bounds = hints(kind), {type(item): item for item in _constraints(hints(kind)[name])}
+    names, bounds = hints(kind), {type(item): item for item in _constraints(hints(kind)[name])}
     sentence = first_sentence(descriptions(kind)[name])
-    text = re.sub(r"`(\w+)`", lambda match: f"--{match[1]}" if match[1] in fields else match[0], sentence)
+    text = re.sub(r"`(\w+)`", lambda match: f"--{match[1]}" if match[1] in names else match[0], sentence)
     if inspect.signature(kind).parameters[name].default is inspect.Parameter.empty:
         return typer.Argument(help=text)
     low, high = bounds.get(Ge), bounds.get(Le)
@@ -165,12 +187,18 @@ def are_runs(value: Any) -> Any:
     return value
 
 
-RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run.", callback=are_runs)]
+def run_argument(text: str) -> Any:
+    """What the command line shows of an argument that is a folder of a run, or several."""
+    return typer.Argument(help=text, callback=are_runs)
+
+
+RunArgument = Annotated[Path, run_argument("Folder of a finished run.")]
 RunsArgument = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Folder of a finished run, or of several: one recipe, a seed each.", callback=are_runs
-    ),
+    list[Path], run_argument("Folder of a finished run, or of several: one recipe, a seed each.")
+]
+PairOption = Annotated[
+    list[str] | None,
+    typer.Option("--pair", help="The second text of a pair, one for each text, in their order."),
 ]
 BaselineOption = Annotated[Path | None, typer.Option(help="Folder of a deterministic run to compare with.")]
 JsonOption = Annotated[

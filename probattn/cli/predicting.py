@@ -12,10 +12,10 @@ from probattn.checks import is_blank
 from probattn.cli.options import FileOptions
 from probattn.cli.rows import (
     STANDARD,
-    TEXT,
     Format,
     Row,
     Table,
+    columns_of,
     format_of,
     is_given,
     opened,
@@ -57,11 +57,12 @@ def predict_file(
     quiet: bool = False,
     as_json: bool = False,
 ) -> tuple[int, int]:
-    """Writes the rows of a file with columns of their answers; returns how many have a text, and how many none.
-
-    A policy leaves the latter for human review; without one they are refused.
-    """
+    """Writes a file's rows with their answers; how many have a text, and how many none, which need a policy."""
     assert options.input is not None
+    if options.pair_column and answering.columns_read[1] is None:
+        raise RunError(
+            f"--pair-column {options.pair_column}: expected no such option, the network reads single texts"
+        )
     kind, decides = format_of(options.input, options.format, "--format"), policy is not None
     output_format = _output_format(options, kind, decides=decides, as_json=as_json)
     column = options.text_column or answering.columns_read[0]
@@ -70,15 +71,14 @@ def predict_file(
     check = answering.check(run)
     if Path(options.input).is_file():  # a row that is refused is found before hours of work
         with reading() as table:
-            columns_there = _columns(answering, table, options)
+            columns_there = columns_of(table, options, answering.columns_read)
             queues: tuple[Any, Any] = (deque(maxlen=0), deque(maxlen=0))
             deque(_texts(table, *columns_there, *queues, check, blank=decides), maxlen=0)
         check = None  # every text of the file has passed
     waiting: deque[tuple[Row, bool]] = deque()
     seconds: deque[str] = deque()
     with reading() as table, shown(quiet=quiet or options.output is None):
-        text, pair = _columns(answering, table, options)
-
+        text, pair = columns_of(table, options, answering.columns_read)
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
         texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
         answers = answering.predict(run, texts, second_texts, drawing)
@@ -154,17 +154,3 @@ def _texts(
             except RunError as error:
                 raise RunError(f"{location}: {error}") from error
         yield content
-
-
-def _columns(answering: Answering, table: Table, options: FileOptions) -> tuple[str, str | None]:
-    """The columns of the texts and of the second texts, which are there."""
-    usual, usual_pair = answering.columns_read
-    text = options.text_column or (TEXT if table.columns == (TEXT,) else usual)
-    table.check_column(text, "--text-column")
-    pair = options.pair_column or usual_pair
-    if pair is None:
-        return text, None
-    if usual_pair is None:
-        raise RunError(f"--pair-column {pair}: expected no such option, the network reads single texts")
-    table.check_column(pair, "--pair-column")
-    return text, pair

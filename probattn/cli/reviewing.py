@@ -40,11 +40,7 @@ def write_labels(
     with_training: bool,
     new_classes: bool,
 ) -> int:
-    """Writes reviewed rows that have a text, with the columns of the training data; returns their number.
-
-    After the rows of the training file come the others with all of its columns, empty where a row lacks one. Rows of
-    classes that are not among ``classes`` are left out without ``new_classes``.
-    """
+    """Writes reviewed rows that have a text, after the training file's if these are asked for; their number."""
     train, column = task.recipe.data.train, columns["label"] or column_of(rows[0], REVIEWED)
     kind = format_of(str(output))
     if kind == "txt":

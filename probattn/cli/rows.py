@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TextIO, cast
 
 from probattn.checks import is_blank, shown
+from probattn.cli.options import InputOptions
 from probattn.data import DataError, tables
 from probattn.data.errors import nearest
 from probattn.data.files import read_text, utf8_advice
@@ -110,10 +111,7 @@ def opened(
     blank: bool = False,
     escape: Escape = "words",
 ) -> Iterator[Table]:
-    """The rows of a file or of standard input; ``DataError`` for a bad file, here or when a row is read.
-
-    ``expected`` is a column that the separator should give; ``quotes`` and ``blank`` say what fields and lines may be.
-    """
+    """The rows of a file or standard input, with the column ``expected``; ``DataError`` for a bad file or row."""
     form = _Form(kind, expected, quotes, blank, escape == "all")
     if kind == WORKBOOK:
         if path == STANDARD:
@@ -135,6 +133,16 @@ def opened(
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     with file, tables.long_fields():
         yield _table(path, form, file)
+
+
+def columns_of(table: Table, options: InputOptions, usual: tuple[str, str | None]) -> tuple[str, str | None]:
+    """The columns of the texts and of the second texts, which are there."""
+    text = options.text_column or (TEXT if table.columns == (TEXT,) else usual[0])
+    table.check_column(text, "--text-column")
+    pair = options.pair_column or usual[1]
+    if pair is not None:
+        table.check_column(pair, "--pair-column")
+    return text, pair
 
 
 class _Form(NamedTuple):
@@ -255,10 +263,7 @@ def write_rows(
     style: Style | None = None,
     escape: Escape = "words",
 ) -> int:
-    """Writes rows with their predictions and returns their number; a file, or a link's, is replaced at the end.
-
-    ``style`` is that of a delimited file, by default with commas, or tabs in a .tsv.
-    """
+    """Writes rows with their predictions, delimited in a ``style``; their number. A file is replaced at the end."""
     count = 0
 
     def counted() -> Iterator[tuple[Row, Mapping[str, Any]]]:

@@ -12,7 +12,14 @@ import typer
 
 from probattn.attacks import AttackOptions, CounterFitting
 from probattn.cli.console import check_recipe, echo, fails_in_one_line, import_tasks, interruption_says, show
-from probattn.cli.options import DeviceOption, JsonOption, QuietOption, are_runs, output_option, takes_options
+from probattn.cli.options import (
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    output_option,
+    run_argument,
+    takes_options,
+)
 from probattn.comparison import CompareOptions
 from probattn.reproduce import ReproduceOptions
 from probattn.triage import TriageOptions
@@ -24,12 +31,7 @@ commands = typer.Typer()
 @fails_in_one_line
 @takes_options
 def attack(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a finished run of texts, or the folder 'baseline' in one.", callback=are_runs
-        ),
-    ],
+    run: Annotated[Path, run_argument("Folder of a finished run of texts, or the folder 'baseline' in one.")],
     options: AttackOptions,
     output: Annotated[Path | None, output_option("Folder of the records; RUN/attacks by default.")] = None,
     again: Annotated[
@@ -165,10 +167,7 @@ def reproduce(
 @fails_in_one_line
 @takes_options
 def triage(
-    run: Annotated[
-        Path,
-        typer.Argument(help="Folder of a finished run whose answers are right or wrong.", callback=are_runs),
-    ],
+    run: Annotated[Path, run_argument("Folder of a finished run whose answers are right or wrong.")],
     options: TriageOptions,
     data: Annotated[
         str | None,
@@ -210,7 +209,7 @@ def triage(
 @commands.command()
 @fails_in_one_line
 def review(
-    run: Annotated[Path, typer.Argument(help="Folder of the run that predicted.", callback=are_runs)],
+    run: Annotated[Path, run_argument("Folder of the run that predicted.")],
     file: Annotated[
         Path,
         typer.Argument(

@@ -321,10 +321,7 @@ def measured_costs(
     variants: Mapping[str, Collection[str]],
     digests: Sequence[str],
 ) -> Costs:
-    """Costs by recipe, that of the reference first, and kind of passes, with their intervals over repeats.
-
-    What the comparison's folder holds is read, unless it is of other variants or of recipes with other ``digests``.
-    """
+    """Costs by recipe, the reference's first, and kind of passes; stored ones if variants and ``digests`` match."""
     file = folder / COSTS
     with FileLock(folder / f".{COSTS}.lock"):
         try:

@@ -34,10 +34,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def workers(command: Sequence[str], number: int, device: torch.device, folder: Path) -> Iterator[None]:
-    """Runs a command in further processes beside a block, which writes ``worker-N.log``, and waits for them.
-
-    They end where the block is interrupted and, if they call :func:`end_with_parent`, where this process is killed.
-    """
+    """Runs a command in further processes beside a block, with files ``worker-N.log``; an interruption ends them."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"worker-{index}.log" for index in range(1, number + 1)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", WORKER: "1"}

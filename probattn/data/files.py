@@ -92,10 +92,7 @@ def data_folder(what: str, name: str, origin: str) -> Path:
 
 
 def read_text(path: Path, *, encoding: str = "utf-8", workbook: bool | None = None) -> str:
-    """The text of a file, unpacked from ``*.gz``, without a byte-order mark; ``DataError`` also for an empty one.
-
-    Of a workbook, by default ``*.xlsx``, it is the first worksheet, as comma-separated values.
-    """
+    """The text of a file, of ``*.gz`` too, or a workbook's first sheet as CSV; ``DataError`` for an empty one."""
     with _reading(path):
         if path.suffix.lower() == f".{WORKBOOK}" if workbook is None else workbook:
             try:

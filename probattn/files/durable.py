@@ -97,11 +97,8 @@ def write_digested(path: Path, write: Callable[[Any], None]) -> FileDigest:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in pieces."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(chunks: Iterable[str | bytes]) -> str:

@@ -58,10 +58,7 @@ WORKBOOK = "xlsx"
 
 
 def workbook_text(path: Path) -> str:
-    """The first worksheet as comma-separated values; ``OSError`` or ``ValueError`` if it cannot be read.
-
-    Warns if there are others.
-    """
+    """The first worksheet as comma-separated values, warning of others; ``OSError`` or ``ValueError`` for none."""
     openpyxl: Any = optional(str(path), "openpyxl", "excel")
     try:
         book = openpyxl.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
@@ -89,10 +86,7 @@ def _as_text(cell: Any) -> str:
 
 
 def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
-    """Writes rows into a workbook; numbers stay numbers, and no text is a formula.
-
-    Control characters and halves of surrogate pairs become U+FFFD; a cell is cut at 32,767 characters, with a warning.
-    """
+    """Writes rows into a workbook, no text as a formula; a cell that is too long is cut, with a warning."""
     openpyxl: Any = optional(f"a file that ends in .{WORKBOOK}", "openpyxl", "excel")
     book = openpyxl.Workbook(write_only=True)
     page = book.create_sheet()

@@ -150,7 +150,7 @@ def read_parallel(
 class ParallelCorpus:
     """M sentence pairs as counts of words, without word order, which neither :class:`IBMModel1` nor the proxy uses.
 
-    The proxy is :class:`probattn.probes.BagOfWordsProxy`. :meth:`from_words` or :meth:`from_ids` makes a corpus.
+    The proxy is :class:`probattn.probes.BagOfWordsProxy`. :meth:`from_words` makes a corpus.
 
     Attributes:
         source: counts ``[M, I]`` of each source word in each source sentence, int64 in compressed sparse rows.
@@ -198,42 +198,8 @@ class ParallelCorpus:
             counts.append(_counts(numbers, [len(sentence) for sentence in sentences], len(vocabulary)))
         return cls(counts[0], counts[1], *vocabularies)
 
-    @classmethod
-    def from_ids(
-        cls, source: Sequence[Tensor], target: Sequence[Tensor], source_size: int, target_size: int
-    ) -> ParallelCorpus:
-        """Counts token ids, as a tokenizer gives them; vocabularies hold all ids as strings ('0', '1', ...).
 
-        Args:
-            source: sentences as integers ``[L]`` in 0 .. source_size - 1, without padding.
-            target: their translations, integers ``[T]`` in 0 .. target_size - 1, without padding.
-            source_size: I, size of the source vocabulary.
-            target_size: O, size of the target vocabulary.
-
-        Raises:
-            DataError: no pair, unequal numbers of sentences, a sentence that is not a tensor of integers ``[L]`` or has
-                no tokens, or an id out of range.
-
-        Example:
-            >>> pairs = [torch.tensor([0, 2])], [torch.tensor([1])]
-            >>> ParallelCorpus.from_ids(*pairs, 3, 2).target.toarray()
-            array([[0, 1]])
-        """
-        _check_pairs(source, target)
-        sides = ((source, source_size, "source"), (target, target_size, "target"))
-        counts, vocabularies = [], []
-        for sentences, size, side in sides:
-            _check_tokens(side, sentences)
-            numbers = torch.cat(list(sentences)).numpy(force=True)
-            if numbers.min() < 0 or numbers.max() >= size:
-                wrong = int(numbers.min()) if numbers.min() < 0 else int(numbers.max())
-                raise DataError(f"{side} tokens: expected numbers in 0 .. {size - 1}, got {wrong}")
-            counts.append(_counts(numbers, [len(sentence) for sentence in sentences], size))
-            vocabularies.append(Vocabulary(tuple(map(str, range(size)))))
-        return cls(counts[0], counts[1], vocabularies[0], vocabularies[1])
-
-
-def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequence[str] | Tensor]) -> None:
+def _check_pairs(source: Sequence[Sequence[str]], target: Sequence[Sequence[str]]) -> None:
     if len(source) != len(target):
         raise DataError(
             f"parallel corpus: expected as many sentences on both sides, got {len(source):,} and {len(target):,}"
@@ -249,18 +215,6 @@ def _check_pairs(source: Sequence[Sequence[str] | Tensor], target: Sequence[Sequ
         empty = next((number for number, sentence in enumerate(sentences) if not len(sentence)), None)
         if empty is not None:
             raise DataError(f"parallel corpus: expected words in every sentence, got none in {side}[{empty}]")
-
-
-def _check_tokens(side: str, sentences: Sequence[Tensor]) -> None:
-    for number, sentence in enumerate(sentences):
-        if isinstance(sentence, Tensor):
-            floating = sentence.is_floating_point() or sentence.is_complex()
-            if not floating and sentence.dtype != torch.bool and sentence.ndim == 1:
-                continue
-            got = f"{sentence.dtype} {list(sentence.shape)}"
-        else:
-            got = f"{type(sentence).__name__}; make it one"
-        raise DataError(f"{side}[{number}]: expected a tensor of integers [L], got {got}")
 
 
 def _counts(numbers: np.ndarray, lengths: list[int], size: int) -> csr_matrix:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from probattn.inference.records import Number
 from probattn.report.markup import Panel, Section, by_call, exact, site_labels
 from probattn.report.measures import MINUS, MODEL_LABELS
-from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
 from probattn.report.svg import cloud_chart
 
 ByHead = tuple[Number, ...]
@@ -88,8 +88,7 @@ class Alignment(Record):
 
     def mean(self, model: ModelKey, name: Mean) -> float | None:
         """Mean of a measure over the attention calls and heads of a network; None if it was not measured."""
-        values = [value for site in self.sites if site.model == model for value in getattr(site, name)]
-        return sum(values) / len(values) if values else None
+        return mean_of(value for site in self.sites if site.model == model for value in getattr(site, name))
 
     @property
     def models(self) -> tuple[ModelKey, ...]:

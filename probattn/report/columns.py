@@ -28,10 +28,7 @@ DRAWN_POINTS = 200
 
 
 def class_columns(probabilities: Tensor, draws: Tensor | None, labels: Tensor | None) -> dict[str, Tensor]:
-    """Columns of predicted classes, ``[N]`` each, of the scored prediction ``[N, C]`` and draws ``[P, N, C]``.
-
-    Those that need draws or integer labels ``[N]`` are left out without.
-    """
+    """Columns ``[N]`` of the scored prediction ``[N, C]``, with those that draws ``[P, N, C]`` and labels allow."""
     probabilities = probabilities.detach().cpu().double()
     confidence, predicted = probabilities.max(dim=-1)
     columns = {

@@ -181,17 +181,13 @@ def evaluate(
     )
 
 
-def _no_curves(_: Columns) -> Mapping[str, Any]:
-    return {}
-
-
 def evaluate_columns(
     table: Mapping[tuple[str, record.ModelKey], Columns],
     data: Sequence[record.DataSet],
     figures: Figures,
     measures: Collection[str],
     *,
-    curves: Callable[[Columns], Mapping[str, Any]] = _no_curves,
+    curves: Callable[[Columns], Mapping[str, Any]] = lambda _: {},
     sources: Mapping[tuple[str, record.ModelKey], record.DrawsSource | None] = MappingProxyType({}),
     clusters: Mapping[str, Sequence[Hashable]] | None = None,
     resamples: int = 1000,

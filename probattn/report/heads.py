@@ -16,7 +16,7 @@ from probattn.metrics.functional import attention_overlap, head_distance, head_s
 from probattn.report import markup
 from probattn.report.lines import Line, line_chart, ticks
 from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
-from probattn.report.record import Count, ModelKey, Probability, Record
+from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
 from probattn.report.svg import Axis, isolated
 
 HeadsKey = ModelKey | Literal["start"]
@@ -140,11 +140,11 @@ class Heads(Record):
 
     def mean(self, model: HeadsKey, name: Quantity) -> float | None:
         """Mean of a measure over the attention calls of a network; None if it was not measured."""
-        return _mean([getattr(site, name) for site in self.sites if site.model == model])
+        return mean_of(getattr(site, name) for site in self.sites if site.model == model)
 
     def mean_length(self, model: HeadsKey, part: str) -> float | None:
         """Mean over attention calls of the norm of a head's weights in one projection."""
-        return _mean([site.lengths.get(part) for site in self.sites if site.model == model])
+        return mean_of(site.lengths.get(part) for site in self.sites if site.model == model)
 
     def falls(self, model: ModelKey) -> tuple[float, ...]:
         """Decrease of accuracy without each head of the network, in the order of calls and heads."""
@@ -153,16 +153,11 @@ class Heads(Record):
 
     def removable(self, model: ModelKey) -> float | None:
         """Share of heads without which the accuracy does not fall; None if it was not measured."""
-        return _mean([float(fall <= 0) for fall in self.falls(model)]) if model in self.whole else None
+        return mean_of(fall <= 0 for fall in self.falls(model)) if model in self.whole else None
 
     def harmful(self, model: ModelKey) -> float | None:
         """Share of heads without which the accuracy rises; None if it was not measured."""
-        return _mean([float(fall < 0) for fall in self.falls(model)]) if model in self.whole else None
-
-
-def _mean(values: list[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
+        return mean_of(fall < 0 for fall in self.falls(model)) if model in self.whole else None
 
 
 class _Outputs(Protocol):

@@ -163,12 +163,10 @@ def grey_png(values: Matrix, top: float) -> str:
     rows = b"".join(b"\0" + bytes(min(255, round(255 * value / top)) for value in row) for row in values)
     header = struct.pack(">IIBBBBB", len(values[0]) if values else 0, len(values), 8, 0, 0, 0, 0)
     blocks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in blocks)
+    png = b"\x89PNG\r\n\x1a\n"
+    for name, data in blocks:
+        png += struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
 def shown(token: str, room: int = 11) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -61,6 +61,12 @@ class Record(BaseModel):
     """A frozen record: unknown fields, wrong types, NaN and infinities are errors; a missing measurement is None."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Mean of the values that are not None; None without any."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def check_matrix(what: str, rows: Sequence[Sequence[Any]], height: int, width: int) -> None:

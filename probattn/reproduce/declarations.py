@@ -197,16 +197,13 @@ class Table(Axis):
             data=last("data", "test"),
             model=last("model"),
             scale=last("scale", 1.0),
-            without="; ".join(_reasons(axes, size)),
+            without="; ".join(
+                axis.without for axis in axes if axis.without and not (size == "paper" and axis.paper_recipe)
+            ),
             missing=last("missing", ""),
             after="",
             agreement=last("agreement", {}),
         )
-
-
-def _reasons(axes: tuple[Axis, ...], size: Size) -> list[str]:
-    """Why a cell of some axes is not run."""
-    return [axis.without for axis in axes if axis.without and not (size == "paper" and axis.paper_recipe)]
 
 
 class Source(Record):

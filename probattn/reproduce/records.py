@@ -8,7 +8,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from probattn.files.durable import write_atomically
 from probattn.report.record import ModelKey, Record
 from probattn.reproduce.declarations import Words
 from probattn.reproduce.options import Size
@@ -107,11 +106,6 @@ def record_file(folder: Path) -> Path:
 def read_record(file: Path) -> TableRecord:
     """Reads the record of a table; ``ValueError`` if it is damaged."""
     return TableRecord.model_validate_json(file.read_text("utf-8"))
-
-
-def write_record(record: TableRecord, file: Path) -> None:
-    """Writes a record, a line a cell."""
-    write_atomically(file, (record.model_dump_json(indent=1, exclude_defaults=True) + "\n").encode())
 
 
 def measured(key: str) -> TableRecord | None:

@@ -18,7 +18,7 @@ from probattn.inference.checkpoint import CHECKPOINTS
 from probattn.report import Agreement, ResultsFileError
 from probattn.reproduce.declarations import Cell, Table, find_table
 from probattn.reproduce.options import ReproduceOptions
-from probattn.reproduce.records import CellRecord, TableRecord, figure, read_record, record_file, write_record
+from probattn.reproduce.records import CellRecord, TableRecord, figure, read_record, record_file
 from probattn.tasks import RunError, load_results, load_task, run_task, train
 from probattn.tasks.agreement import AGREEMENT, measure_agreement
 from probattn.tasks.devices import current_device
@@ -117,7 +117,8 @@ def _write(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[s
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".table.lock"):
         record = _record(key, options, folder, reasons)
-        write_record(record, record_file(folder))
+        content = record.model_dump_json(indent=1, exclude_defaults=True)  # a line a cell
+        write_atomically(record_file(folder), f"{content}\n".encode())
     return record
 
 

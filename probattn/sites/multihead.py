@@ -87,6 +87,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         site_spec = SiteSpec(num_heads, self.head_dim)
         self.latent = AttentionSite(options, site_spec).to(device=device, dtype=dtype)
         self.site = site
+        self._pyro_name = site or ""  # of its parameters, as long as no parent gives it another
         # A hook also keeps torch.nn.TransformerEncoderLayer from its fused path, which would go round the site.
         self.register_forward_pre_hook(_start_alone)
         self.register_load_state_dict_pre_hook(_keep_latent)
@@ -130,9 +131,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         refuse_tracing(self.site_name)
         refuse_training(self.site_name, self)
         if is_causal and attn_mask is None:
-            raise ValueError(
-                "MultiheadAttention: is_causal is a hint; expected attn_mask beside it, got None"
-            )
+            raise ValueError("MultiheadAttention: is_causal is a hint; expected attn_mask too, got None")
         if any(tensor.is_nested for tensor in (query, key, value)):
             alike = query is key is value and key_padding_mask is attn_mask is None
             return self._forward_nested(query, alike, need_weights, average_attn_weights)
@@ -149,20 +148,18 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         masks = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
         mask, bias = self._masks(masks, q, k, self_padding)
         q, k, v = (self._split(tensor) for tensor in (q, k, v))
-        weights: Tensor | None
+        weights: Tensor | None = None
         if need_weights:
             output, weights = self.latent(self.site_name, q, k, v, mask, bias=bias)
         else:
             attending = Attending(q, k, v, PAIRS if mask is None else mask, bias=bias)
-            output, weights = self.latent.attend_alone(self.site_name, attending)
+            output, _ = self.latent.attend_alone(self.site_name, attending)
         output = self.out_proj(output.transpose(1, 2).flatten(2))
         if not batched:
             output, weights = output.squeeze(0), None if weights is None else weights.squeeze(0)
         elif not self.batch_first:
             output = output.transpose(0, 1)
-        if weights is None or not need_weights:
-            return output, None
-        return output, weights.mean(dim=-3) if average_attn_weights else weights
+        return output, weights.mean(dim=-3) if weights is not None and average_attn_weights else weights
 
     def _forward_nested(
         self, query: Tensor, alike: bool, need_weights: bool, average: bool
@@ -308,6 +305,7 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
     for name, layer in layers.items():
         if layer.site is None:
             layer.site = name or None
+        layer._pyro_name = layer._pyro_name or name
     return network
 
 

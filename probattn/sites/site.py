@@ -156,8 +156,8 @@ class LatentSite(nn.Module):
                 f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
                 f"{_outside()}"
             )
-        weights = carried_weights(value, posterior.mask)
-        return layout.weights(log_weights(name, value).to(scores.dtype)) if weights is None else weights
+        ready = carried_weights(value, posterior.mask)
+        return layout.weights(log_weights(name, value, layout).to(scores.dtype)) if ready is None else ready
 
     def _refuse_unsupported(self, name: str) -> None:
         refuse_tracing(name)
@@ -287,14 +287,14 @@ def _outside() -> str:
     )
 
 
-def log_weights(name: str, value: Tensor) -> Tensor:
+def log_weights(name: str, value: Tensor, layout: Layout) -> Tensor:
     """log S of a site; a value from outside (``condition``, ``do``) is checked, zeros become the smallest number."""
     if carries_log(value):
         return carried_log(value)
-    if not bool((value >= 0).all()):
-        raise ValueError(
-            f"site {name!r}: expected unnormalised attention weights >= 0, got a smallest value of {value.min().item()}"
-        )
+    value = layout.zero_forbidden(value.to(torch.promote_types(value.dtype, torch.float32)))
+    wrong = value[~((value >= 0) & (value < torch.inf))]
+    if len(wrong):
+        raise ValueError(f"site {name!r}: expected finite unnormalised weights S >= 0, got {wrong[0].item()}")
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
 
 

@@ -88,7 +88,9 @@ class UpwardChain:
         self._calls: dict[int, FrameType | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without passes: a copy is in none."""
+        """Without passes: a copy is in none; and without Pyro's weak references, as in those of its modules."""
+        for parameter in torch.nn.ModuleList(self._maps).parameters():
+            vars(parameter).pop("unconstrained", None)
         return {**vars(self), "_passes": {}, "_calls": {}}
 
     def __len__(self) -> int:

@@ -228,10 +228,7 @@ def required(capability: Capability | str, run: Path) -> Capability:
 
 
 def write_predictions(run: Path, rows: Iterable[Mapping[str, Any]], inputs: Sequence[str]) -> None:
-    """Writes a run's predictions of measured examples, one a row; lists and objects as JSON.
-
-    Values that a spreadsheet would take for a formula are escaped, except those of the columns ``inputs``.
-    """
+    """Writes predictions of measured examples, lists as JSON; all but ``inputs`` are escaped for spreadsheets."""
     written = [
         {
             name: value if name in inputs and isinstance(value, str) else _cell(value)

@@ -15,6 +15,7 @@ from probattn.inference.moments import Moments
 from probattn.inference.posterior import Posterior, linked
 from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
 from probattn.inference.session import generator_states
+from probattn.models.program import evaluating
 from probattn.report import ModelKey, Predictions
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import Drawing
@@ -85,20 +86,13 @@ def _dropout_draws(model: Any, inputs: Mapping[str, Tensor], num_samples: int) -
     first = next(iter(inputs.values()))
     rows, draws = len(first), []
     chunk = max(1, rows_per_pass(first.device) // rows)
-    before = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in before:
+    with evaluating(model), torch.no_grad():
+        for module in model.modules():
             module.training = not isinstance(module, _NormBase)
-        with torch.no_grad():
-            for start in range(0, num_samples, chunk):
-                size = min(chunk, num_samples - start)
-                folded = {
-                    name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()
-                }
-                draws.append(linked(model(folded), model.link).unflatten(0, (size, rows)).cpu())
-    finally:
-        for module, training in before:
-            module.training = training
+        for start in range(0, num_samples, chunk):
+            size = min(chunk, num_samples - start)
+            folded = {name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
+            draws.append(linked(model(folded), model.link).unflatten(0, (size, rows)).cpu())
     return torch.cat(draws)
 
 
@@ -113,10 +107,7 @@ def _seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
 def posterior_of(
     network: Network[Any], read: Read, inputs: Mapping[str, Tensor], options: Any, number: int
 ) -> Posterior:
-    """Predictions of a batch, on the CPU: draws of latent attention or particles, or the one prediction without.
-
-    ``read`` is the program or a part of what it predicts; ``number`` of the batch seeds the draws.
-    """
+    """Predictions of a batch by ``read``, on the CPU: draws, seeded by its ``number``, or one without draws."""
     if not network.has_draws:
         return expected_of(network, read, inputs)
     drawn = posterior_predict(

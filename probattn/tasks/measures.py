@@ -18,10 +18,7 @@ AURC = CLASS_MEASURES["aurc"]
 
 
 def bin_columns(confidence: Tensor, correct: Tensor, owner: Tensor, size: int, bins: int) -> Tensor:
-    """Sums over M bins of confidence by example, float64 ``[N, M, 3]``: number, right ones, confidence.
-
-    ``confidence``, ``correct`` and ``owner``, the example that each belongs to, are ``[K]``.
-    """
+    """Sums over M bins of confidence ``[K]`` by example, float64 ``[N, M, 3]``: number, right ones, confidence."""
     edges = torch.linspace(0, 1, bins + 1)[1:-1]
     index = torch.bucketize(confidence.float(), edges, right=True)
     values = torch.stack([torch.ones_like(confidence), correct.to(confidence), confidence], dim=-1).double()

@@ -28,7 +28,7 @@ from probattn.models.hosts.convert import conversion
 from probattn.models.program import seeded
 from probattn.models.sentence import SelfAttentiveAttention
 from probattn.models.translation.recurrent.lstms import DotAttention
-from probattn.report import MODEL_LABELS, DataSet, ModelKey
+from probattn.report import MODEL_LABELS, ModelKey
 from probattn.sites import METHODS, Method
 from probattn.sites.method import Measured
 from probattn.sites.particle_layers import particle_count
@@ -159,10 +159,7 @@ def load_weights(net: nn.Module, folder: Path) -> None:
 
 
 def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, name: str) -> None:
-    """Converts a network in place at the recipe's layers, where there are methods.
-
-    ``RunError`` where that, or ``training.frozen_probe``, does not suit the network.
-    """
+    """Converts a network in place at the recipe's layers; ``RunError`` where that or ``frozen_probe`` is wrong."""
     probe = "training.frozen_probe"
     if recipe.training.frozen_probe and not score_modules(net):
         raise RunError(
@@ -210,19 +207,6 @@ def on_device(program: Program) -> Program:
 def score_modules(net: nn.Module) -> list[nn.Module]:
     """Modules whose parameters, a method's among them, make attention scores and nothing else; empty where none do."""
     return [module for module in net.modules() if isinstance(module, (SelfAttentiveAttention, DotAttention))]
-
-
-def text_set(test: Any, unit: str) -> DataSet:
-    """The test set of a task that writes texts, as the report describes it; ``test`` has a source and a licence."""
-    return DataSet(
-        key="test",
-        title="Test",
-        role="in_domain",
-        size=len(test),
-        labelled=True,
-        source=f"{test.source}; {test.licence}",
-        unit=unit,
-    )
 
 
 def search_words(search: Any) -> str:

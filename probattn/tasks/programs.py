@@ -434,10 +434,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
 
 
 def is_plain_at(task: ProgramTask[Any, Any, Any, Any], folder: Path) -> bool:
-    """Whether the network in a folder is deterministic: a baseline, or that of a run without methods.
-
-    ``task`` is that of the evaluated run, ``folder`` the run, the baseline within it, or another run of the task.
-    """
+    """Whether the network in a folder, that of a run or of the baseline within one, is deterministic."""
     if not (folder / RECIPE).exists():
         return folder.name == BASELINE or task.is_plain
     return type(task)(read_as(task, folder / RECIPE)).is_plain

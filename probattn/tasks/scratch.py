@@ -18,7 +18,7 @@ from probattn.data import PairCollate
 from probattn.files.json_files import write_json_lines
 from probattn.models import load
 from probattn.models.translation import token_measures
-from probattn.report import ModelKey
+from probattn.report import DataSet, ModelKey
 from probattn.tasks.answering import Answering
 from probattn.tasks.networks import (
     Network,
@@ -65,6 +65,11 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
     def sizes(self) -> Mapping[str, int]:
         """Number of rows of each role."""
         return {role.replace("train", "training"): len(data) for role, data in self.datasets.items()}
+
+    def test_set(self, source: str, **fields: Any) -> DataSet:
+        """The test rows as the report describes them, with other ``fields`` where it has several such sets."""
+        usual = {"key": "test", "title": "Test", "role": "in_domain", "labelled": True, "unit": self.unit}
+        return DataSet(size=len(self.datasets["test"]), source=source, **{**usual, **fields})
 
     @abstractmethod
     def untrained(self, codec: Any) -> Any:

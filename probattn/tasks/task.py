@@ -26,10 +26,6 @@ AnyRecipe = TypeVar("AnyRecipe", bound=Any)
 AnyResults = TypeVar("AnyResults")
 
 
-def _nothing() -> None:
-    """Saves nothing."""
-
-
 @dataclass(frozen=True)
 class Part:
     """One network of a run, or one condition of an experiment, that is trained separately.
@@ -42,7 +38,7 @@ class Part:
 
     name: str
     fit: Callable[[bool, bool], FitResult]
-    save: Callable[[], None] = _nothing
+    save: Callable[[], None] = lambda: None
 
 
 class Task(ABC, Generic[AnyRecipe, AnyResults]):

@@ -50,14 +50,6 @@ class View(ABC, Generic[AnyResults]):
         raise ValueError(f"expected one run, {self.no_seeds}")
 
 
-def _nothing(_: Any) -> Iterable[Section | None]:
-    return ()
-
-
-def _quantities(_: Any) -> Mapping[str, tuple[str, str]]:
-    return QUANTITIES
-
-
 @dataclass(frozen=True)
 class ResultsView(View[Results]):
     """Formatting of :class:`probattn.report.Results` or of a subclass.
@@ -70,9 +62,9 @@ class ResultsView(View[Results]):
     """
 
     results_class: type[Results] = Results
-    sections: Callable[[Any], Iterable[Section | None]] = _nothing
+    sections: Callable[[Any], Iterable[Section | None]] = lambda _: ()
     package: str | None = None
-    quantities: Callable[[Any], Mapping[str, tuple[str, str]]] = _quantities
+    quantities: Callable[[Any], Mapping[str, tuple[str, str]]] = lambda _: QUANTITIES
 
     def headline(self, results: Results) -> str:
         """Significant gains and losses of the run's network."""

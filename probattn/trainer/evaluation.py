@@ -240,8 +240,10 @@ def _aligned(prediction: EvalPrediction, program: HeadProgram | None) -> Iterato
 
 
 def _check(scores: Tensor, labels: Any, program: HeadProgram | None) -> None:
+    if labels is None:
+        raise ValueError(f"{OWNER}: expected labels beside the predictions, got none")
     several = isinstance(labels, tuple)
-    if not several and labels is not None and scores.shape == labels.shape:
+    if not several and scores.shape == labels.shape:
         kind = f"predictions {list(scores.shape)} with as many labels (of soft labels give their argmax)"
     elif several or scores.dim() not in (2, 3) or scores.shape[:-1] != labels.shape or scores.shape[-1] < 2:
         described = "several kinds of labels" if several else f"labels {list(labels.shape)}"

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from probattn.checks import check_number
+from probattn.checks import check_batch, check_number
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.models.choosing import program_for
 from probattn.models.hosts.convert import convert, revert
 from probattn.models.hosts.hosting import conversion
-from probattn.models.program import IGNORED
+from probattn.models.program import IGNORED, check_classes
 from probattn.sites.bayesian import BayesianAttention
 
 OWNER = "training_free"
@@ -80,7 +80,8 @@ def training_free(
 
     Raises:
         ValueError: the network is converted already or does not predict one class per row; the batches can be read only
-            once or have no labels; or ``tolerance`` is not positive.
+            once, or their labels are missing or not class numbers; or ``tolerance`` is not positive.
+        TypeError: a batch is not a mapping of tensors.
     """
     check_number(OWNER, "tolerance", tolerance, positive=True)
     if conversion(net) is not None:
@@ -119,6 +120,7 @@ def _loss(
     total, count, training = 0.0, 0, net.training
     net.eval()
     for number, batch in enumerate(validation):
+        check_batch(OWNER, batch)
         inputs = {name: value.to(net.device) for name, value in batch.items()}
         if (labels := inputs.pop("labels", None)) is None:
             raise ValueError(f"{OWNER}: expected batches with labels, got {', '.join(batch)}")
@@ -127,9 +129,9 @@ def _loss(
             probabilities = drawn.mean_probabilities
         else:
             probabilities = posterior_expectation(net, inputs).float().softmax(dim=-1)
-        if labels.is_floating_point() or labels.dim() != 1:
-            got = f"{labels.dtype} {list(labels.shape)}"
-            raise ValueError(f"{OWNER}: expected labels as class numbers int64 [B], got {got}")
+        check_classes(
+            program_for(net), "labels", labels, probabilities.shape[:1], probabilities.shape[-1], ignored=True
+        )
         labelled = labels != IGNORED
         likelihood = probabilities.double()[labelled].gather(1, labels[labelled, None])
         total -= float(likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum())

@@ -111,19 +111,7 @@ class Review(Record):
 def review(
     rows: Sequence[Mapping[str, Any]], policy: Policy, column: str | None = None, source: str = "the rows"
 ) -> Review:
-    """Compares people's classes with a policy's decisions.
-
-    Answers that people checked test the guarantee again: those that ``--audit`` chose where there are any, else all.
-
-    Args:
-        rows: of a file of ``predict --policy``, or of its tasks, with people's classes; empty where none is there yet.
-        policy: what decided.
-        column: of people's classes; that of the decisions by default.
-        source: of the rows, for messages.
-
-    Raises:
-        RunError: no row is reviewed, or columns of a decision are missing.
-    """
+    """Compares people's classes with a policy's decisions, and tests its guarantee; ``RunError`` without any."""
     if not policy.classes:
         raise RunError(f"{source}: expected a policy of classes, got one of other answers")
     columns = list(rows[0]) if rows else []
@@ -214,13 +202,7 @@ def _likeliest(row: Mapping[str, Any]) -> list[str]:
 
 
 def exported_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of an export of Label Studio (JSON or JSON-MIN), with people's classes in column ``reviewed``.
-
-    Of several annotations of a task the last one counts.
-
-    Raises:
-        DataError: the file is no such export.
-    """
+    """The rows of an export of Label Studio (JSON or JSON-MIN), people's last class as ``reviewed``."""
     try:
         tasks = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:

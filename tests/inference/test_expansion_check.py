@@ -321,6 +321,16 @@ def test_a_prediction_without_variance_has_no_share_of_it():
     assert torch.equal(moments.relative_variance, torch.zeros(5))
 
 
+def test_draws_replace_the_expansion_of_rounded_predictions_which_have_no_derivative():
+    net = network()
+    net.bert.pooler.register_forward_hook(lambda *args: (args[-1] * 4).round() / 4)
+    with pytest.warns(UserWarning, match=r"for 5 of 5 rows \(residual variance up to inf\)"):
+        moments = posterior_moments(net, rows())
+    draws = posterior_predict(net, rows(), 300, seed=5)
+    assert moments.source == "draws" and (moments.std.max(dim=-1).values > 0.01).all()
+    torch.testing.assert_close(moments.std, draws.std, rtol=0.5, atol=0.02)
+
+
 def test_points_at_two_standard_deviations_need_no_concentrations(monkeypatch):
     outputs, calls = UpwardCall.outputs, []
     monkeypatch.setattr(UpwardCall, "outputs", lambda *args: calls.append(1) or outputs(*args))

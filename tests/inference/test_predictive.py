@@ -48,6 +48,16 @@ class Twice(nn.Module):
 X = {"x": torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))}
 
 
+@pytest.mark.parametrize("predict", [posterior_expectation, posterior_predict, posterior_moments])
+def test_a_batch_without_rows_is_refused(predict):
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    net = convert(BertForSequenceClassification(config), BayesianAttention())
+    with pytest.raises(
+        ValueError, match=f"{predict.__name__}: expected at least one row, got an empty batch"
+    ):
+        predict(net, {"input_ids": torch.zeros(0, 4, dtype=torch.int64)})
+
+
 def test_two_calls_of_one_name_are_refused():
     with pytest.raises(RuntimeError, match="two attention calls of one pass are named 'attention'"):
         posterior_predict(Twice(None, None), X, 4, attention="all")

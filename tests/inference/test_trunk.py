@@ -376,3 +376,21 @@ def test_rows_that_move_between_modules_are_those_of_whole_passes(between, chunk
     draws = posterior_predict(model, {"tokens": tokens}, 400, seed=2)
     torch.testing.assert_close(moments.mean_probabilities, draws.mean_probabilities, atol=5e-3, rtol=0)
     torch.testing.assert_close(moments.std, draws.std, atol=0, rtol=0.3)
+
+
+@pytest.mark.parametrize("between", [BETWEEN["sorted by length"], BETWEEN["in reverse"]])
+def test_rows_that_move_have_the_expansion_of_rows_alone_and_no_effects(between):
+    model = Own(between).eval()
+    tokens = torch.randint(1, 50, (4, 6), generator=torch.Generator().manual_seed(1))
+    tokens[0, 2:] = tokens[2, 4:] = 0
+    moments = probattn.posterior_moments(model, {"tokens": tokens}, method="expansion")
+    rows = [
+        probattn.posterior_moments(model, {"tokens": tokens[row : row + 1]}, method="expansion")
+        for row in range(4)
+    ]
+    torch.testing.assert_close(moments.std, torch.cat([row.std for row in rows]))
+    with pytest.raises(
+        ValueError, match="attend: expected sites whose rows are those of the batch, in order"
+    ):
+        probattn.attention_effects(model, {"tokens": tokens})
+    probattn.attention_effects(model, {"tokens": tokens[:1]})

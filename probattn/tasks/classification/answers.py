@@ -40,10 +40,7 @@ def dataset_of(examples: Examples, names: Sequence[str]) -> TextDataset:
 def answers_from(
     predicted: PredictedData, model: ModelKey, data: TextDataset, classes: Sequence[str]
 ) -> Iterator[tuple[Example, Answer]]:
-    """The predictions of one model for the texts of a data set, one by one: for reports, and for programs.
-
-    The mutual information of class and draws is in nats, 0 without draws.
-    """
+    """Predictions of one model, text by text, for reports and programs; mutual information in nats, 0 without draws."""
     predictions = predicted.models[model]
     information = (
         torch.zeros(len(data)) if predictions.draws is None else mutual_information(predictions.draws)

@@ -39,10 +39,7 @@ def attention_of(
     options: Any,
     reason: Reason,
 ) -> AttentionExample:
-    """Attention maps of one input (``batch``, on the device) at the layers of ``report.map_layers``, the last first.
-
-    Deterministic methods are shown beside the baseline; heads with a single query have a row each.
-    """
+    """Attention maps of one input (on the device) at ``report.map_layers``, the last first, beside the baseline's."""
     network, report, prediction = networks[-1], options.report, options.prediction
     latent = network.key == "bayesian_mean"
     calls = AttentionCalls(calls_with_maps(network.net, report.map_layers)[::-1])

@@ -88,10 +88,7 @@ class Words:
 
 
 def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words:
-    """Vocabulary of the training texts, and its vectors; ``seed`` is that of words without one.
-
-    Raises ``RunError`` where one of network and texts is about pairs and the other is not, ``DataError`` without words.
-    """
+    """Vocabulary of the training texts, and its vectors; ``RunError`` if only the network or the texts are of pairs."""
     pairs = network.name != "self_attentive" or bool(network.config.get("gate_size"))
     if pairs != (data.pairs is not None):
         kinds = ("single texts", "pairs of texts")
@@ -107,10 +104,7 @@ def make_words(network: NetworkRecipe, data: TextDataset, *, seed: int) -> Words
 
 
 def new_config(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedConfig:
-    """Configuration of a network that is built from scratch, for its words; None leaves their number at the default.
-
-    Raises ``RunError`` for entries that are none, or that do not fit the words.
-    """
+    """Configuration of a network that is built from scratch, for its words if any; ``RunError`` for a wrong entry."""
     entries: dict[str, Any] = dict(network.config)
     if words is not None:
         entries["vocab_size"] = len(words.tokenizer)
@@ -172,10 +166,7 @@ def load_head(
     seed: int,
     **options: Any,
 ) -> PreTrainedModel:
-    """A pretrained network with a head by transformers' ``auto`` class; ``options`` are entries of its configuration.
-
-    Raises ``RunError`` where it cannot be loaded, its head has other outputs, or the recipe names the classes too.
-    """
+    """A pretrained network with a head by transformers' ``auto`` class; ``RunError`` where it does not load or fit."""
     _check_own_labels(network, label_names or ())
     labels = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
     with seeded(seed), quiet_loading():
@@ -192,10 +183,7 @@ def load_head(
 
 
 def config_entries(network: PretrainedRecipe) -> dict[str, Any]:
-    """Entries of the configuration that a recipe replaces, ``dropout`` by the family's names.
-
-    Raises ``RunError`` for an entry, or a dropout above 0, that the family has not.
-    """
+    """Configuration entries of a recipe, ``dropout`` by the family's names; ``RunError`` for unknown ones."""
     if not network.config and network.dropout is None:
         return {}
     config = _load(AutoConfig, network)

@@ -243,10 +243,7 @@ class PretrainedRecipe(Section):
     )
 
     def locate(self) -> str:
-        """The argument of ``from_pretrained``: a folder, or a name on the hub.
-
-        Raises ``RecipeError`` for a folder that is missing or holds no network, ``DataError`` for a missing package.
-        """
+        """The argument of ``from_pretrained``, a folder or name on the hub; ``RecipeError`` for a wrong folder."""
         if self.name == MINILM:
             return str(minilm_file("model"))
         folder = Path(self.name).expanduser()

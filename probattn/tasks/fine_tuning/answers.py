@@ -25,10 +25,7 @@ Found = tuple[str, int]
 
 
 def given_answers(answers: Any, starts: Any, where: str) -> Iterator[Found]:
-    """Answers of a row, those without text left out; ``DataError`` at ``where`` for what is none.
-
-    ``answers`` are lists ``text`` and ``answer_start``, a list of objects with them, or texts with ``starts``.
-    """
+    """Answers of a row, as lists, objects or texts with ``starts``, without empty ones; ``DataError`` at ``where``."""
     texts = answers
     if isinstance(answers, Mapping):
         texts, starts = answers.get("text"), answers.get("answer_start")

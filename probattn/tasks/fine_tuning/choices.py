@@ -118,9 +118,7 @@ class ChoicesSection(ExamplesSection):
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Text, endings and the number of the right one."""
-        text = fields.get(self.text)
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: expected text in {self.text!r}, got {shown(text)}; remove the row")
+        text = text_of(fields.get(self.text), self.text, where)
         values = [fields.get(name) for name in self.endings]
         endings = _endings(values[0]) if len(values) == 1 else values
         if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):

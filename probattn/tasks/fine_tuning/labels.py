@@ -18,6 +18,7 @@ from probattn.inference.posterior import Posterior
 from probattn.options import Filled
 from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
+from probattn.report.record import mean_of
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
@@ -184,11 +185,10 @@ class Labels(HeadTask):
     def figures(self, columns: Columns) -> dict[str, float | None]:
         """Measures of the examples in ``columns``."""
         counts = columns["decisions"].sum(dim=0)
-        by_label = [score for count in counts if (score := span_scores(count)[2]) is not None]
         means = {name: columns[name].mean().item() for name in ("exact", "nll", "brier")}
         return {
             "micro_f1": span_scores(counts.sum(dim=0))[2],
-            "macro_f1": sum(by_label) / len(by_label) if by_label else None,
+            "macro_f1": mean_of(span_scores(count)[2] for count in counts),
             **means,
             "ece": calibration_error(columns["bins"]),
         }

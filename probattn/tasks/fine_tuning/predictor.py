@@ -56,10 +56,7 @@ class Predictor:
         return self.network.tracked(batches, doing, total) if doing else batches, order
 
     def features(self, examples: Examples, title: str) -> Features:
-        """What the last layer reads and says, of the examples in their order; ``title`` names them.
-
-        Raises ``RunError`` where no last layer reads a vector for each of them.
-        """
+        """What the last layer reads and says of the examples, in order; ``RunError`` where it reads no vectors."""
         network = self.network
         batches, order = self.ordered(examples, f"features of {title}")
         moved = (

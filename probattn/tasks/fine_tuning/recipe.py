@@ -209,11 +209,8 @@ class ExamplesSection(Section):
         table = load_hub(source.removeprefix(PREFIX), split, None, title)
         _check(columns, table.column_names, title)
         for number, fields in enumerate(table, start=1):
-            yield f"{title} row {number}", self.named_labels(fields, table.features)
-
-    def named_labels(self, fields: Mapping[str, Any], features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fields of a row of a Hugging Face data set, with the names of classes instead of their numbers."""
-        return {name: _names_of(value, features[name]) for name, value in fields.items()}
+            named = {name: _names_of(value, table.features[name]) for name, value in fields.items()}
+            yield f"{title} row {number}", named
 
     def _held_out(self, whole: Mapping[Split, Examples]) -> dict[Split, list[Mapping[str, Any]]]:
         shares = {

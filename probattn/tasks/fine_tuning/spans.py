@@ -566,10 +566,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def best_span(probabilities: Tensor) -> tuple[int, float]:
-    """The most probable span of ``[1 + K]`` probabilities, no answer first; no answer where there is no span.
-
-    With it comes by how much log p(no answer) exceeds its own.
-    """
+    """The most probable span of ``[1 + K]`` probabilities, 0 for none, and log p(no answer) less that of it."""
     if len(probabilities) == 1:
         return 0, math.inf
     span = int(probabilities[1:].argmax()) + 1

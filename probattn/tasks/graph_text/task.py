@@ -40,7 +40,7 @@ from probattn.tasks.graph_text.results import (
     token_columns,
 )
 from probattn.tasks.measured import joined, posteriors_of
-from probattn.tasks.networks import Network, check_finished, in_batches, text_set
+from probattn.tasks.networks import Network, check_finished, in_batches
 from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.view import ResultsView
 
@@ -234,7 +234,7 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
             table,
             figures,
             seed=report.seed,
-            data=(text_set(test, self.unit),),
+            data=(self.test_set(f"{test.source}; {test.licence}"),),
             signature=f"{bleu(['a'], ['a']).signature}; {meteor_words(self.wordnet)}",
             samples=samples_of(test, texts, report.samples),
         )

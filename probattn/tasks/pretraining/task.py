@@ -20,7 +20,7 @@ from probattn.models import ElectraProgram
 from probattn.models.electra import masked_number
 from probattn.models.hosts.pretrained import open_pretrained
 from probattn.models.program import seeded
-from probattn.report import DataSet, ModelKey, RunDescription
+from probattn.report import ModelKey, RunDescription
 from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.predicted_tokens import stacked
@@ -226,22 +226,13 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
             for network in networks
             for key, columns in self.columns_of(network, self.datasets["test"]).items()
         }
-        described = DataSet(
-            key="test",
-            title="Test",
-            role="in_domain",
-            size=len(self.datasets["test"]),
-            labelled=True,
-            source=str(self.texts),
-            unit=self.unit,
-        )
         return self.results_of(
             run,
             networks,
             table,
             figures,
             seed=self.recipe.prediction.seed,
-            data=(described,),
+            data=(self.test_set(str(self.texts)),),
             samples=self.samples(networks, self.take(self.recipe.report.samples)),
         )
 

@@ -36,7 +36,7 @@ from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import Answering, Drawing, Limits
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.measured import joined
-from probattn.tasks.networks import Network, in_batches, put_methods, text_set
+from probattn.tasks.networks import Network, in_batches, put_methods
 from probattn.tasks.scratch import CodecData, ScratchTask
 from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 from probattn.tasks.translation.results import (
@@ -280,7 +280,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
             for network in networks
         }
         title = "Test, {} to {}".format(*test.languages)
-        described = text_set(test, "sentences").model_copy(update={"title": title})
+        described = self.test_set(f"{test.source}; {test.licence}", title=title, unit="sentences")
         results = self.results_of(
             run,
             networks,

@@ -73,10 +73,7 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
 
 
 def effects(network: Trained, inputs: Mapping[str, Tensor], answer: str) -> dict[str, tuple[PartEffect, ...]]:
-    """What each word and region of an unpadded question does to the probability of an answer; none if it is alone.
-
-    One at a time is masked in every attention call, and a word left out of what the LSTM reads.
-    """
+    """What each word and region, masked alone, does to the probability of an answer; none if it is the only one."""
     names, words, regions = network.names, inputs["input_ids"].shape[1], _regions(network, inputs)
     parts = [*range(words if words > 1 else 0), *range(words, words + (regions if regions > 1 else 0))]
     mask = inputs["input_ids"].new_ones(1 + len(parts), words + regions)  # the first row has everything

@@ -239,17 +239,9 @@ class VisualQuestionTask(
     def _described(self, key: str) -> DataSet:
         test, noise = self.datasets["test"], self.recipe.visual_questions.noise
         words = f", Gaussian noise of variance {noise:g} on the regions" if key == "noisy" else ""
-        return DataSet(
-            key=key,
-            title=TITLES[key],
-            role="shifted" if key == "noisy" else "in_domain",
-            size=len(test),
-            labelled=True,
-            source=f"{test.source}{words}",
-            unit=self.unit,
-            cluster="images",
-            clusters=len({row.image for row in test.rows}),
-        )
+        role, images = "shifted" if key == "noisy" else "in_domain", len({row.image for row in test.rows})
+        described = {"key": key, "title": TITLES[key], "role": role, "cluster": "images", "clusters": images}
+        return self.test_set(f"{test.source}{words}", **described)
 
     def _samples(self, networks: Sequence[Trained]) -> Iterator[VisualQuestionSample]:
         """A fixed choice of test questions with answers and maps."""

@@ -79,6 +79,7 @@ def test_a_refusal_leaves_the_network_as_it_was(families, by_name):
         convert(net, families.POSITIONS, attention="cross")
     for options, message in [
         ({"layers": "middle"}, "'all', 'first', 'last' or numbers"),
+        ({"layers": None}, "'all', 'first', 'last' or numbers such as .-1., got None"),
         ({"layers": [2]}, r"numbers from -2 to 1 for the self attention of 'model.encoder.layers', got 2"),
         ({"layers": [True]}, "got True"),
         ({"layers": []}, "no attention call"),

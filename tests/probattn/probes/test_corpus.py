@@ -5,7 +5,6 @@ import unicodedata
 from collections import Counter
 
 import pytest
-import torch
 
 from probattn.data import DataError
 from probattn.probes import UNKNOWN, ParallelCorpus, Vocabulary, read_parallel, split_words
@@ -24,18 +23,6 @@ def test_counts_are_those_of_the_sentences():
         assert counts.shape == (3, len(vocabulary))
         for row, words in zip(counts.toarray(), sentences, strict=True):
             assert {vocabulary.words[i]: n for i, n in enumerate(row) if n} == Counter(words)
-
-
-def test_numbers_of_tokens_serve_as_well():
-    words = ParallelCorpus.from_words(SOURCE, TARGET)
-    ids = [
-        [vocabulary.encode(each) for each in sentences]
-        for vocabulary, sentences in ((words.source_vocabulary, SOURCE), (words.target_vocabulary, TARGET))
-    ]
-    numbers = ParallelCorpus.from_ids(*ids, 10, 8)
-    assert (numbers.source.toarray()[:, :5] == words.source.toarray()).all()
-    assert numbers.source.shape == (3, 10) and numbers.target.shape == (3, 8)
-    assert numbers.source_vocabulary.words[9] == "9"
 
 
 def test_a_vocabulary_numbers_words_in_order():
@@ -67,27 +54,6 @@ def test_a_text_in_place_of_words_is_refused():
             r"as its words, got the text source\[1\]; split it first",
         ),
         (lambda: ParallelCorpus.from_words(SOURCE, ["a", "b", "c"]), r"got the text target\[0\]"),
-        (
-            lambda: ParallelCorpus.from_ids([torch.tensor([3])], [torch.tensor([0])], 3, 3),
-            r"in 0 .. 2, got 3",
-        ),
-        (
-            lambda: ParallelCorpus.from_ids([torch.tensor([0])], [torch.tensor([-1])], 3, 3),
-            "target .* got -1",
-        ),
-        (
-            lambda: ParallelCorpus.from_ids([torch.tensor([0.7, 1.9])], [torch.tensor([1])], 3, 2),
-            r"source\[0\]: expected a tensor of integers \[L\], got torch.float32 \[2\]",
-        ),
-        (
-            lambda: ParallelCorpus.from_ids([torch.tensor([0])], [torch.tensor([True])], 3, 2),
-            r"target\[0\]: expected .* got torch.bool",
-        ),
-        (
-            lambda: ParallelCorpus.from_ids([torch.tensor([[0, 1]])], [torch.tensor([1])], 3, 2),
-            r"got torch.int64 \[1, 2\]",
-        ),
-        (lambda: ParallelCorpus.from_ids([[0, 1]], [[1]], 3, 2), r"source\[0\]: .* got list"),
     ],
 )
 def test_what_is_no_corpus_is_refused(make, words):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from probattn import probes
 
@@ -19,9 +20,19 @@ def sentences(count=40, sizes=(12, 9), seed=0):
     ]
 
 
+def corpus_of(sides, sizes):
+    """A corpus whose words are the numbers of the sentences."""
+    counts = [
+        csr_matrix(np.stack([np.bincount(sentence, minlength=size) for sentence in sentences]))
+        for sentences, size in zip(sides, sizes, strict=True)
+    ]
+    words = [probes.Vocabulary(tuple(map(str, range(size)))) for size in sizes]
+    return probes.ParallelCorpus(*counts, *words)
+
+
 @pytest.fixture
 def corpus():
-    return probes.ParallelCorpus.from_ids(*sentences(), 12, 9)
+    return corpus_of(sentences(), (12, 9))
 
 
 def loss_by_loops(model, pairs):
@@ -121,7 +132,7 @@ def test_the_flow_tends_to_the_counts_as_the_width_grows(corpus):
 
 def test_permutations_of_all_words_teach_it_nothing():
     orders = [torch.randperm(6, generator=seeded(seed)) for seed in range(10)]
-    corpus = probes.ParallelCorpus.from_ids(orders, orders[::-1], 6, 6)
+    corpus = corpus_of((orders, orders[::-1]), (6, 6))
     limit = probes.gradient_flow_limit(torch.from_numpy(probes.IBMModel1.fit(corpus).counts.toarray()))
     assert limit.logits.abs().max() < 1e-12
 

@@ -129,7 +129,7 @@ def test_fully_masked_query_gives_the_output_bias():
     [
         ({"attn_mask": SMALL}, r"attn_mask of shape \[4, 6\] or \[6, 4, 6\], got \[2, 2\]"),
         ({"key_padding_mask": SMALL}, r"key_padding_mask of shape \[3, 6\], got \[2, 2\]"),
-        ({"is_causal": True}, "expected attn_mask beside it"),
+        ({"is_causal": True}, "expected attn_mask too"),
     ],
 )
 def test_bad_masks_are_named(arguments, message):
@@ -167,6 +167,31 @@ def test_plain_pyro_svi_moves_every_parameter():
     pyro.clear_param_store()
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_layers_without_a_pyro_module_around_them_all_move(linked):
+    pyro.clear_param_store()
+    bam = BayesianAttention.bam()
+    names = ("first", "second")
+    layers = [MultiheadAttention(E, H, method=bam, site=None if linked else name) for name in names]
+    stack = probattn.link(nn.ModuleDict(dict(zip(names, layers, strict=True)))) if linked else None
+    assert stack is None or [layer.site_name for layer in stack.values()] == list(names)
+    before = [copy.deepcopy(layer.state_dict()) for layer in layers]
+
+    def model(x):
+        with pyro.plate("data", B):
+            for layer in layers:
+                x = x + layer(x, x, x)[0]
+            pyro.sample("y", dist.Normal(x.sum(dim=(0, 2)), 1.0), obs=torch.zeros(B))
+
+    SVI(model, AttentionGuide(model), pyro.optim.Adam({"lr": 0.1}), TraceMeanField_ELBO()).step(
+        torch.randn(T, B, E)
+    )
+    for layer, old in zip(layers, before, strict=True):
+        same = [name for name, tensor in layer.state_dict().items() if torch.equal(tensor, old[name])]
+        assert not same, (layer.site_name, same)
+    pyro.clear_param_store()
+
+
 def test_two_models_with_the_same_names_do_not_share_parameters():
     x, y = torch.randn(4, T, E), torch.randint(2, (4,))
     losses = []
@@ -182,6 +207,7 @@ def test_two_models_with_the_same_names_do_not_share_parameters():
 
 
 def test_linked_layers_survive_an_interrupted_pass_deepcopy_and_pickle():
+    pyro.clear_param_store()
     layers = nn.ModuleList([MultiheadAttention(E, H, batch_first=True) for _ in range(2)])
 
     class Stack(nn.Module):

@@ -483,10 +483,26 @@ class TestHandlers:
         assert terms.log_likelihood.item() == pytest.approx(trace.log_prob_sum().item() / 2, rel=1e-5)
 
     def test_bad_values_are_named(self):
-        with pytest.raises(ValueError, match="site 'site': expected unnormalised attention weights >= 0"):
-            poutine.condition(self.model, {"site": -torch.ones(2, 3, 4, 4)})()
+        weights = torch.ones(2, 3, 4, 4)
+        for wrong in (-1.0, torch.inf, torch.nan):
+            weights[1, 2, 3, 0] = wrong
+            with pytest.raises(ValueError, match=f"site 'site': expected finite .* >= 0, got {wrong}"):
+                poutine.condition(self.model, {"site": weights})()
         with pytest.raises(ValueError, match=r"of shape \[2, 3, 4, 4\], got \[2, 3, 4, 1\]"):
             poutine.do(self.model, {"site": torch.ones(2, 3, 4, 1)})()
+
+    def test_whole_numbers_are_weights_and_forbidden_ones_are_ignored(self):
+        weights = torch.randint(1, 9, (2, 3, 4, 4))
+        _, whole = poutine.condition(self.model, {"site": weights})()
+        torch.testing.assert_close(whole, weights / weights.sum(-1, keepdim=True))
+        valid = torch.tensor([True, True, False, True])
+        masked = program(self.site, self.tensors, AttentionMask(valid.expand(2, 1, 1, 4)))
+        for anything in (torch.inf, torch.nan, -1.0):
+            value = torch.where(valid, weights, anything).requires_grad_()
+            _, drawn = poutine.condition(masked, {"site": value})()
+            torch.testing.assert_close(drawn, weights * valid / (weights * valid).sum(-1, keepdim=True))
+            (slope,) = torch.autograd.grad(drawn.square().sum(), value)
+            assert slope.isfinite().all() and not slope[..., 2].any()
 
     def test_trace_without_guide_is_the_prior(self):
         trace = poutine.trace(self.model).get_trace()

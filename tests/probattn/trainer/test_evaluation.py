@@ -190,6 +190,7 @@ def test_measures_of_uncertainty(scene, tmp_path):
         (logits[:, 0], labels),
         (logits, (labels, labels)),
         (logits[:0], labels[:0]),
+        (logits, None),
     ):
         with pytest.raises(ValueError, match="compute_uncertainty: expected"):
             compute_uncertainty(EvalPrediction(scores, given))

@@ -77,6 +77,15 @@ def test_what_it_refuses(net, batches):
         probattn.training_free(net, [{"input_ids": batches[0]["input_ids"]}])
     with pytest.raises(ValueError, match="expected labels in the validation batches, got none"):
         probattn.training_free(net, [])
+    with pytest.raises(
+        TypeError, match="training_free: expected a batch, a mapping of tensors by name, got Tensor"
+    ):
+        probattn.training_free(net, [batches[0]["input_ids"]])
+    wrong = {**batches[0], "labels": batches[0]["labels"] + 7}
+    with pytest.raises(
+        ValueError, match=r"expected labels in 0\.\.\d, or -100 where there is none, got 7\.\."
+    ):
+        probattn.training_free(net, [wrong])
     with pytest.raises(ValueError, match="tolerance"):
         probattn.training_free(net, batches, tolerance=-1.0)
     net.config.problem_type = "multi_label_classification"
