@@ -34,7 +34,7 @@ class Source(Options):
         configuration: configuration of a hub data set; None where it has only one.
         text: column with the texts, in a file or hub data set.
         label: column with the labels, in a file or hub data set.
-        label_map: class name of each label in the data, such as ``{0: negative, 1: positive}``; labels with the same
+        label_map: class name of each label in the data, such as ``{'0': 'negative'}``; labels with the same
             name become one class.
         quotes: whether double quotes may enclose fields of a .csv or .tsv file; False reads them as plain characters.
         text_pair: column with the second texts, in a file or hub data set of pairs of texts; None for single texts.
