@@ -69,19 +69,19 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
         seeds = f"{'up to ' * (len(numbers) > 1)}{record.seeds} seeds"
         cells = f"mean over {seeds}; in square brackets its 95% interval (Student's t)"
     if any(item.figure(row, column) is not None for row in record.cells for column in columns):
-        cells += "; in parentheses the paper's figure"
+        cells += "; in parentheses the paper's number"
     if any(
         not record.cells[row].get(column, CellRecord()).values for row in record.cells for column in columns
     ):
-        cells += ". Cells without a figure of this project were not measured"
+        cells += ". Cells without a number of this project were not measured"
     recipes, changed = _recipes(item, record)
     listed = "; ".join(f"{subject} with {keys}" for subject, keys in changed.items())
     cells = f"{cells}. Recipe{'s' * (len(recipes) > 1)}"
     if len(listed) <= INLINE:
         others = ", ".join(recipe for recipe in recipes if not any(recipe in subject for subject in changed))
-        yield f"*Each figure: {cells}: {'; '.join(filter(None, (others, listed)))}.*"
+        yield f"*Each number: {cells}: {'; '.join(filter(None, (others, listed)))}.*"
     else:
-        yield f"*Each figure: {cells}: {', '.join(recipes)}, with changed keys.*"
+        yield f"*Each number: {cells}: {', '.join(recipes)}, with changed keys.*"
         yield "\n".join(['??? info "Changed keys"', *(f"    - {of}: {keys}" for of, keys in changed.items())])
     if missing := "; ".join(_missing(item, record, columns)):
         yield f"*Not measured: {missing}.*"
@@ -90,7 +90,7 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
 
 
 def _recipes(item: Table, record: TableRecord) -> tuple[list[str], dict[str, str]]:
-    """The recipes of the figures, and keys that all figures of some recipes, rows or columns change, by their names."""
+    """The recipes of the numbers, and keys that all numbers of some recipes, rows or columns change, by their names."""
     cells = [
         (row, column, cell)
         for row, of_row in record.cells.items()
@@ -148,7 +148,7 @@ def _sources(item: Table, record: TableRecord) -> Iterator[str]:
             named.append(_named(axis.title for row, axis in item.rows.items() if row in rows))
         if others and (not named or any(row in rows for row, _ in others)):
             named.append(_named(axis.title for key, axis in item.columns.items() if key in columns))
-        yield f"{': '.join(named) or 'all figures'} ({source})"
+        yield f"{': '.join(named) or 'all numbers'} ({source})"
 
 
 def _named(titles: Iterable[str]) -> str:

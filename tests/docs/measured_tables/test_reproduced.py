@@ -32,8 +32,8 @@ def test_means_have_intervals_and_the_papers_figures(reproduced):
     assert "| Transformer-small-MA | 21.00 [8.3, 33.7] (34.4) | 1.000 (1) | 8.250 [5.07, 11.43] |" in shown
     assert "| Transformer-small-RMA | 22.50 [3.4, 41.6] (35.2) | 1.200 (1.13) |" in shown
     assert shown.endswith(
-        "*Each figure: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); in parentheses the "
-        "paper's figure. Recipe: `r`.*\n\n*Not measured: “Transformer-small-MA + R”, “Transformer-small-RMA, first "
+        "*Each number: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); in parentheses the "
+        "paper's number. Recipe: `r`.*\n\n*Not measured: “Transformer-small-MA + R”, “Transformer-small-RMA, first "
         "layers”, “Seconds per update”, “Dist of heads”, “Dist, divided by the norm of an output”, “Overlap of "
         "attention”.*"
     )
@@ -55,7 +55,7 @@ def test_captions_name_changed_keys_and_reasons_for_missing_rows(load):
     )
     assert lines[-3] == "    - “12 heads (16 at the paper's size)”: `network.heads=12`"
     assert shown("ktiw/table-10").count("“Yelp” (this project has no copy of the data set).*") == 1
-    assert "Cells without a figure of this project were not measured" in shown("babn/table-5")
+    assert "Cells without a number of this project were not measured" in shown("babn/table-5")
     assert "Cells without" not in shown("babn/table-8")
 
 
@@ -89,7 +89,7 @@ def test_figures_of_other_sources_are_named(load):
     )
     assert last["rma/table-8"].startswith(f"{words}“Seconds per update” (mean")
     assert "; “Dist of heads”, “" in last["rma/table-8"] and "0.065" not in last["rma/table-8"]
-    assert last["more/texts"].startswith(f"{words}all figures (")
+    assert last["more/texts"].startswith(f"{words}all numbers (")
 
 
 def test_a_page_of_a_paper_names_its_tables_and_gives_reasons(load):
