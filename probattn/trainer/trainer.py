@@ -93,7 +93,8 @@ class ProbabilisticTrainer(Checkpoints):
         program: function from the network to its Pyro model. Default: :func:`probattn.models.program_for`, which
             chooses one by the class of the head.
         kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes.
-            Fine-tuning needs a weight far below 1; weight 1, the plain evidence lower bound, is ``KLSchedule()``.
+            Fine-tuning needs a weight far below 1. ``KLSchedule()`` has weight 1, which with
+            ``BayesianAttention(kl_reduction="sum")`` gives the evidence lower bound.
         site_learning_rate: learning rate of the parameters that the conversion added to attention calls, > 0; None for
             ``args.learning_rate``. If an optimizer is passed to the trainer, none of these rates is used.
         noise_learning_rate: learning rate of the log scale of the likelihood in regression, > 0; None for
