@@ -76,9 +76,9 @@ class ProbabilisticTrainer(Checkpoints):
     .. math:: -\frac{1}{n} \Big(\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l))\Big),
         \quad S \sim q,
 
-    with w the weight of ``kl_schedule``, l an attention call and :math:`r_l` the factor of its ``kl_reduction`` (Zhang
-    et al. 2021a, section 3.3). For a network that is not converted this is the usual cross-entropy. The noise depends
-    on the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted one.
+    with w the weight of ``kl_schedule``, l an attention call and :math:`r_l` the factor of its ``kl_reduction``, 1 for
+    "sum" (Zhang et al. 2021a, section 3.3). For a network that is not converted this is the usual cross-entropy. The
+    noise depends on the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted one.
 
     The loss includes the terms of alignment and disagreement attention; the gradients of alignment's networks are
     clipped separately from all others. After clipping and before the optimiser step, the gradients of repulsive heads
