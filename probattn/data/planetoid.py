@@ -50,7 +50,8 @@ PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pubmed": ("class 0", "class 1", "class 2"),
     }
 )
-"""The graphs by name, with their classes, for Cora and Citeseer inferred from class sizes (the files have no names)."""
+"""Names of the classes by graph: "cora", "citeseer", "pubmed". The files have none; those of Cora and Citeseer are
+inferred from the sizes of the classes."""
 
 
 @dataclass(frozen=True)

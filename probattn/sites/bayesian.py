@@ -82,7 +82,7 @@ class BayesianAttention(Method):
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
         prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the variance and keeps the
-            mean. The paper has 1; a contextual prior with T keys then has a standard deviation of about sqrt(T) times
+            mean. The paper has 1; a contextual prior over n keys then has a standard deviation of about sqrt(n) times
             its mean. "learned", for the contextual prior: one s for each attention call, trained from 1.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
             KL; "raw" is the paper's form, in which exp(scores) can overflow.

@@ -68,6 +68,7 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
     else:
         seeds = f"{'up to ' * (len(numbers) > 1)}{record.seeds} seeds"
         cells = f"mean over {seeds}; in square brackets its 95% interval (Student's t)"
+        cells += "; a single measurement has no interval" * (1 in numbers)
     if any(item.figure(row, column) is not None for row in record.cells for column in columns):
         cells += "; in parentheses the paper's number"
     if any(

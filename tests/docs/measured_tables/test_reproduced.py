@@ -32,10 +32,10 @@ def test_means_have_intervals_and_the_papers_figures(reproduced):
     assert "| Transformer-small-MA | 21.00 [8.3, 33.7] (34.4) | 1.000 (1) | 8.250 [5.07, 11.43] |" in shown
     assert "| Transformer-small-RMA | 22.50 [3.4, 41.6] (35.2) | 1.200 (1.13) |" in shown
     assert shown.endswith(
-        "*Each number: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); in parentheses the "
-        "paper's number. Recipe: `r`.*\n\n*Not measured: “Transformer-small-MA + R”, “Transformer-small-RMA, first "
-        "layers”, “Seconds per update”, “Dist of heads”, “Dist, divided by the norm of an output”, “Overlap of "
-        "attention”.*"
+        "*Each number: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); a single "
+        "measurement has no interval; in parentheses the paper's number. Recipe: `r`.*\n\n*Not measured: "
+        "“Transformer-small-MA + R”, “Transformer-small-RMA, first layers”, “Seconds per update”, “Dist of heads”, "
+        "“Dist, divided by the norm of an output”, “Overlap of attention”.*"
     )
 
 
