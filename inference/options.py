@@ -45,8 +45,7 @@ class KLSchedule(Options):
 
     Args:
         kind: how the KL weight rises from 0 during the warm-up; "constant" has no warm-up.
-        final: weight after the warm-up, >= 0; 1 with
-            ``BayesianAttention(kl_reduction="sum")`` gives the evidence lower bound.
+        final: weight after the warm-up, >= 0; 1 gives the ELBO with ``BayesianAttention(kl_reduction="sum")``.
         warmup_steps: updates W in which the KL weight rises, >= 0; None for the share ``warmup_fraction``.
         warmup_fraction: share of the updates in which the KL weight rises, in [0, 1], if ``warmup_steps`` is None.
         steepness: a in the equation of "sigmoid", > 0.

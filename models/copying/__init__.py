@@ -1,7 +1,6 @@
 """Small LSTM models on synthetic tasks, with many training runs in one batched module (Snell et al. 2021).
 
-Shapes on this page: R runs, B sentences, L input and T output words (T = L in copying), a vocabulary of V words, K
-attention heads, width D.
+Shapes on this page: R runs, B sentences, L input and T output words (T = L in copying), V words, K heads, width D.
 """
 
 from probattn.models.copying.measures import (

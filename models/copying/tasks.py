@@ -45,8 +45,7 @@ class CopyTask(Options):
     which vocabulary the words are from (section A.3).
 
     With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one permutation :math:`\pi` for
-    each run, drawn from the run's seed. As in copying, each input word occurs in the output; only its position differs
-    (section 6.2).
+    each run, drawn from the run's seed. As in copying, the output has all input words (section 6.2).
 
     Args:
         types: number of words in a vocabulary, >= ``length``.

@@ -50,8 +50,7 @@ PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pubmed": ("class 0", "class 1", "class 2"),
     }
 )
-"""Names of the classes by graph: "cora", "citeseer", "pubmed". The files have none; those of Cora and Citeseer are
-inferred from the sizes of the classes."""
+"""Names of the classes of "cora", "citeseer" and "pubmed", for the first two inferred from the sizes of the classes."""
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,8 @@ class BayesianAttention(Method):
         concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM). In a recipe
             the default is "learned" for the method "babn" and 10 for "bam". No effect with the posterior "lognormal".
         rho: factor rho >= 0 in ``k = rho softplus(f_k(h)) + exp(scores) + floor``, with the states h of the upward path
-            (learned maps of the first call's scores). With 4, k is about 3 at the start, and weights have about the
-            same relative standard deviation as under attention dropout of 0.1. The paper uses 1.5 and finds similar
-            results for 1 to 4.
+            (learned maps of the first call's scores). With 4, k is about 3 at the start, and weights vary about as
+            much as under attention dropout of 0.1. The paper uses 1.5, with similar results for 1 to 4.
         sigma: weight of the upward path in the Weibull scale lambda, >= 0. 0 keeps E[S] = exp(scores), so a converted
             network predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, works with causal masks) or

@@ -72,8 +72,7 @@ class HeadSearchRecipe(Section):
     models: Count = key(4, "Models, with different sentences and initial values of all but the head.")
     candidates: int = key(20, "Initial heads that are tried in each model.", ge=2)
     trials: Count = key(
-        1,
-        "Runs of each candidate, on different sentences; a candidate is good (bad) if it is good (bad) in each run.",
+        1, "Runs of a candidate on different sentences; it is good (or bad) if it is good (or bad) in each."
     )
     steps: Count = key(300, "Updates by which a model with a good initial head reaches `threshold`.")
     bad_below: float | None = key(
@@ -97,9 +96,7 @@ class ExperimentSection(Section):
         min_length=1, description="Conditions by name; all others are compared with the first."
     )
     threshold: float = key(0.99, "Accuracy at which a run has learned the task.", gt=0, le=1)
-    by_step: Count | None = key(
-        None, "Update by which a run must have learned the task to count as such; null for the last."
-    )
+    by_step: Count | None = key(None, "Update by which a run must have learned the task; null for the last.")
     search: HeadSearchRecipe | None = key(None, "Search for good and bad initial heads; null for none.")
 
     @model_validator(mode="after")

@@ -84,8 +84,7 @@ class ExamplesSection(Section):
     )
     out_of_domain: Filled | None = key(
         None,
-        "Inputs that do not belong to the task, to measure how well uncertainty detects them; labels are not read. "
-        "Null for none.",
+        "Inputs outside the task, to measure how well uncertainty detects them, without labels; null for none.",
     )
     quotes: bool = key(
         True,
