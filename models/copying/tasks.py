@@ -26,8 +26,7 @@ class CopyBatch(NamedTuple):
     Attributes:
         source: input words x, integers ``[R, B, L]`` in 0..V-1.
         target: output words y, integers ``[R, B, T]``; T = L in these tasks.
-        positions: source position of each output word, integers ``[R, T]``: in run r, output word t is input word
-            ``positions[r, t]``.
+        positions: source positions, integers ``[R, T]``: output word t of run r is input word ``positions[r, t]``.
     """
 
     source: Tensor
