@@ -346,8 +346,7 @@ class KeywordRuns(nn.Module):
         words: number V of words in the vocabulary.
         width: size D of embeddings and of the states in each direction.
         seeds: seeds of the initial values, one for each run.
-        bidirectional: whether a second LSTM reads the sentences from their ends, as in the paper's other classifiers;
-            the paper does not say whether section 6.1 has it.
+        bidirectional: whether a second LSTM reads from the end; the paper does not say whether section 6.1 has it.
 
     Raises:
         ValueError: no seed.

@@ -97,8 +97,7 @@ class ProbabilisticTrainer(Checkpoints):
             ``BayesianAttention(kl_reduction="sum")`` gives the evidence lower bound.
         site_learning_rate: learning rate of the parameters that the conversion added to attention calls, > 0; None for
             ``args.learning_rate``. If an optimizer is passed to the trainer, none of these rates is used.
-        noise_learning_rate: learning rate of the log scale of the likelihood in regression, > 0; None for
-            ``args.learning_rate``.
+        noise_learning_rate: learning rate of the log scale of regression noise, > 0; None for ``args.learning_rate``.
         alignment_learning_rate: learning rate of the networks of alignment attention, > 0; None for
             ``args.learning_rate``.
         prediction: what ``predict`` and ``compute_metrics`` get. "mean": the network's outputs with attention at its
