@@ -42,8 +42,8 @@ class AttentionGuide(GuideMessenger):
 
     .. math:: \mathcal L = \log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l)), \quad S \sim q.
 
-    :math:`r_l` is the factor of ``kl_reduction`` of attention call l; w and :math:`r_l` are multiplied into the scale
-    of its Pyro site. The objective is the evidence lower bound only if w and all :math:`r_l` are 1, as with
+    :math:`r_l` is the factor of the option ``kl_reduction`` of attention call l; w and :math:`r_l` are multiplied into
+    the scale of its Pyro site. The objective is the evidence lower bound only if w and all :math:`r_l` are 1, as with
     ``BayesianAttention(kl_reduction="sum")``. The default is the mean over query-key pairs; with Pyro's estimators the
     guide then logs a warning once.
 

@@ -75,7 +75,7 @@ class Moments:
         noise_share: share of the variance of one number that the noise of each attention weight contributes, by site,
             ``[B, ..., H, T, S]``; the sum over sites, heads, queries and keys is 1. None unless requested. It does not
             tell which words make a network uncertain; :func:`attention_effects` does.
-        slope: derivative of that number by the log of each unnormalised attention weight, likewise.
+        slope: derivative of that number by the log of each unnormalised attention weight, as ``noise_share``.
         relative_variance: mean of :math:`\mathrm{Var}[S] / \mathrm E[S]^2` over attention weights, weighted by their
             noise shares, ``[B, ...]``; None if ``source`` is "draws".
         check: comparison with draws; None if no row was compared.

@@ -45,7 +45,7 @@ class KLSchedule(Options):
 
     Args:
         kind: how the KL weight rises from 0 during the warm-up; "constant" has no warm-up.
-        final: weight after the warm-up, >= 0; 1 and ``kl_reduction="sum"`` give the evidence lower bound.
+        final: weight after the warm-up, >= 0; 1 gives the ELBO with ``BayesianAttention(kl_reduction="sum")``.
         warmup_steps: updates W in which the KL weight rises, >= 0; None for the share ``warmup_fraction``.
         warmup_fraction: share of the updates in which the KL weight rises, in [0, 1], if ``warmup_steps`` is None.
         steepness: a in the equation of "sigmoid", > 0.
@@ -105,10 +105,10 @@ class EarlyStopping(Options):
         patience: consecutive evaluations without improvement after which training stops, >= 1.
         mode: whether a smaller ("min") or larger ("max") metric is better.
         min_delta: change that a metric must exceed to count as improved, >= 0.
-        also: further metrics and their modes, such as ``{accuracy: max}``; None for none. Of several, a metric is good
-            if it equals or beats its best value so far (if ``min_delta`` > 0, beats it by more). Patience restarts when
-            any metric is good; the weights of the last evaluation where all are good are restored (Velickovic et al.
-            2018 use loss and accuracy).
+        also: further metrics and their modes, such as ``{accuracy: max}``; None for none. With them, a metric is good
+            in an evaluation if it equals or beats its best value so far (with ``min_delta`` > 0, beats it by more than
+            that). Patience restarts when any metric is good; the weights of the last evaluation in which all were good
+            are restored (Velickovic et al. 2018 use loss and accuracy).
 
     Raises:
         ValueError: a number out of its range, an unknown mode, or a metric named twice.

@@ -73,7 +73,7 @@ class Posterior:
         logits: predictions of each draw, ``[P, B, ..., C]``: logits, or numbers in units of y, the label in regression.
         attention: attention weights by site, ``[P, B, H, T, S]``; None unless requested as draws.
         attention_mean: mean attention weights over draws by site, ``[B, H, T, S]``; None unless ``streaming``.
-        attention_std: standard deviation of the weights over draws (divisor P - 1; 0 for one draw), likewise.
+        attention_std: standard deviation of the weights over draws (divisor P - 1; 0 for one draw), with ``streaming``.
         link: from logits to probabilities: "softmax" over C classes, "sigmoid" of each label, "identity" in regression.
         noise: distribution of an observed number around its prediction; None for classes or if it is not learned.
 

@@ -47,9 +47,9 @@ class SVIDriver(RunOptions):
 
     Minimises :math:`-\frac{1}{N} (\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}_l)` (Zhang et al. 2021a, section
     3.3), with N the size of the data, S drawn from the posterior once per forward pass, l an attention call, w the
-    weight of ``kl_schedule`` and :math:`r_l` the factor of ``kl_reduction``. The driver uses accelerate: ``accelerate
-    launch`` or ``torchrun`` set device and processes. All processes start from the same parameters and draw different
-    noise.
+    weight of ``kl_schedule`` and :math:`r_l` the factor of the option ``kl_reduction`` of its attention method (1 for
+    "sum"). The driver uses accelerate: ``accelerate launch`` or ``torchrun`` set device and processes. All processes
+    start from the same parameters and draw different noise.
 
     A run is determined by its options, the data and the initial weights: the order of the data depends on (seed,
     epoch), noise and dropout on (seed, rank). A run that was killed and resumed therefore repeats the uninterrupted

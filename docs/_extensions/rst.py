@@ -18,12 +18,18 @@ _EXAMPLE = re.compile(r"^(?P<indent> *)Example:$", re.MULTILINE)
 _ROLE = re.compile(r":(?P<role>math|attr|class|data|exc|func|meth|mod|obj|ref):`(?P<text>[^`]+)`")
 
 
+_COMPUTED = re.compile(r"(MappingProxyType|get_args|_\w+)\(")
+"""Beginning of a value that says less to a reader than the sentence below it."""
+
 # torch's way to write a cached property.
 griffe.stdlib_decorators["torch.distributions.utils.lazy_property"] = {"cached", "property"}
 
 
 class RestructuredText(griffe.Extension):
-    """Rewrites the docstring of every object of a package, before names hide modules from griffe."""
+    """Rewrites the docstring of every object of a package, before names hide modules from griffe.
+
+    Values of module attributes that functions compute are left out: their docstrings say what they hold.
+    """
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Rewrites the docstrings of a package that was loaded."""
@@ -32,6 +38,8 @@ class RestructuredText(griffe.Extension):
 
 def _rewrite(obj: griffe.Object) -> None:
     """Rewrites one docstring and those of all members."""
+    if obj.is_attribute and obj.docstring is not None and _COMPUTED.match(str(obj.value)):
+        obj.value = None
     if obj.docstring is not None:
         text = _EXAMPLE.sub(r"\g<indent>Examples:", _BLOCK.sub(_block, obj.docstring.value))
         obj.docstring.value = _ROLE.sub(lambda match: _role(match, obj), text)

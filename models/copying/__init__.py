@@ -1,6 +1,6 @@
 """Small LSTM models on synthetic tasks, with many training runs in one batched module (Snell et al. 2021).
 
-Shapes on this page: R runs, B sentences, L input and T output words, V words in the vocabulary, K attention heads.
+Shapes on this page: R runs, B sentences, L input and T output words (T = L in copying), V words, K heads, width D.
 """
 
 from probattn.models.copying.measures import (

@@ -80,7 +80,7 @@ class KeywordMeasures(NamedTuple):
     is :math:`l^*`.
 
     Attributes:
-        accuracy: share of correctly classified sentences, with and without the keyword.
+        accuracy: share of correctly classified sentences, among all sentences, those without the keyword included.
         keyword: mean of :math:`\gamma_{l^*}`, the log-odds at the keyword.
         next_word: mean of :math:`\gamma_{l^*+1}`, over the sentences whose last word is not the keyword.
         mean: mean of :math:`\bar\gamma`, the average of :math:`\gamma_l` over all positions.

@@ -197,12 +197,14 @@ class CopyingRuns(nn.Module):
     Args:
         options: sizes and attention.
         seeds: seeds of the initial values, one for each run.
-        head_seeds: seeds of W, and of b, V and c, K for each of R runs, to draw the heads independently of all else.
-            Default: derived from ``seeds``.
+        head_seeds: K seeds for each of the R runs, for the parameters of the heads (the attributes below), which are
+            then drawn independently of all other parameters. Default: derived from ``seeds``.
 
     Attributes:
-        attention: W, ``[R, K, D, D]``.
-        attention_bias, value, value_bias: b, V and c with form="release", else None.
+        attention: the matrices W of the heads, ``[R, K, D, D]``.
+        attention_bias: the biases b, ``[R, K, D]``, with ``form="release"``; else None.
+        value: the matrices :math:`V^{(k)}`, ``[R, K, D, D]``, with ``form="release"``; else None.
+        value_bias: the biases c, ``[R, K, D]``, with ``form="release"``; else None.
 
     Raises:
         ValueError: no seed, or ``head_seeds`` that are not K for each run.
@@ -274,7 +276,7 @@ class CopyingRuns(nn.Module):
         return CopyingOutput(logits.unflatten(1, target.shape[1:]), weights, states, queries)
 
     def context_at(self, states: Tensor) -> Tensor:
-        """The context of one position if all heads attend to it alone: states ``[R, B, L, D]`` to the same shape."""
+        """Computes the context for each position as if all heads attended to it alone, from and to ``[R, B, L, D]``."""
         if self.options.form == "paper":
             return self.options.heads * states
         return self._averaged(states.flatten(1, 2)[:, None]).unflatten(1, states.shape[1:3])
@@ -287,12 +289,12 @@ class CopyingRuns(nn.Module):
         return mapped.mean(dim=1)
 
     def predict(self, context: Tensor, queries: Tensor) -> Tensor:
-        """Applies N without softmax to contexts and states ``[R, M, D]``: logits ``[R, M, V]``."""
+        """Logits ``[R, M, V]`` of N for M contexts and decoder states (``queries``) of each run, ``[R, M, D]`` both."""
         logits: Tensor = self.output(self._activation(self.hidden(torch.cat((context, queries), dim=-1))))
         return logits
 
     def predict_one(self, run: int, context: Tensor, queries: Tensor) -> Tensor:
-        """Applies N of one run, without softmax, to contexts and states ``[..., D]``: logits ``[..., V]``."""
+        """Logits ``[..., V]`` of N of one run, for contexts and decoder states (``queries``), ``[..., D]`` both."""
         first, last = self.hidden, self.output
         hidden = F.linear(torch.cat((context, queries), dim=-1), first.weight[run], first.bias[run])
         return F.linear(self._activation(hidden), last.weight[run], last.bias[run])
@@ -301,7 +303,7 @@ class CopyingRuns(nn.Module):
         return hidden.tanh() if self.options.form == "release" else hidden.relu()
 
     def losses(self, batch: CopyBatch) -> Tensor:
-        """Computes the cross-entropy of every run, ``[R]``: mean over output words (Eq. 3 has their sum)."""
+        """Computes the cross-entropy of every run, ``[R]``, as a mean over output words (Eq. 3 has their sum)."""
         logits = self(batch.source, batch.target).logits
         cross_entropy = F.cross_entropy(logits.flatten(0, 2), batch.target.flatten(), reduction="none")
         return cross_entropy.unflatten(0, (self.num_runs, -1)).mean(dim=-1)
@@ -344,8 +346,7 @@ class KeywordRuns(nn.Module):
         words: number V of words in the vocabulary.
         width: size D of embeddings and of the states in each direction.
         seeds: seeds of the initial values, one for each run.
-        bidirectional: whether a second LSTM reads the sentences from their ends, as in the paper's other classifiers;
-            the paper does not say whether section 6.1 has it.
+        bidirectional: whether a second LSTM reads from the end; the paper does not say whether section 6.1 has it.
 
     Raises:
         ValueError: no seed.

@@ -25,9 +25,8 @@ class CopyBatch(NamedTuple):
 
     Attributes:
         source: input words x, integers ``[R, B, L]`` in 0..V-1.
-        target: output words y, integers ``[R, B, L]``.
-        positions: source position of each output word, integers ``[R, L]``: output word t is input word
-            ``positions[t]``.
+        target: output words y, integers ``[R, B, T]``; T = L in these tasks.
+        positions: source positions, integers ``[R, T]``: output word t of run r is input word ``positions[r, t]``.
     """
 
     source: Tensor
@@ -45,7 +44,7 @@ class CopyTask(Options):
     which vocabulary the words are from (section A.3).
 
     With ``order="permuted"`` the output is :math:`f(x)_t = x_{\pi(t)}` (Eq. 26), with one permutation :math:`\pi` for
-    each run, drawn from the run's seed. Single words carry the same information as in copying (section 6.2).
+    each run, drawn from the run's seed. As in copying, the output has all input words (section 6.2).
 
     Args:
         types: number of words in a vocabulary, >= ``length``.
@@ -93,7 +92,7 @@ class CopyTask(Options):
             split: "train" or "test", which have independent random streams.
 
         Returns:
-            Source and target ``[R, B, L]`` and source positions ``[R, L]``, on the CPU.
+            Sentences and source positions, on the CPU.
         """
         source = np.stack([self._sentences(_generator(seed, step, split), batch_size) for seed in seeds])
         positions = np.stack([self._positions(seed) for seed in seeds])

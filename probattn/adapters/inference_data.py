@@ -36,8 +36,7 @@ def to_inference_data(
     are equal parts of them; R-hat is therefore about 1 and does not measure convergence of the training.
 
     Args:
-        posterior: predictions ``[P, B, C]``, for attention weights of ``posterior_predict(..., attention=...)`` without
-            ``streaming``.
+        posterior: predictions ``[P, B, C]``; attention weights, if drawn without ``streaming``, are converted too.
         labels: observed labels: class numbers ``[B]``, 0 or 1 for each of several labels ``[B, C]``, or in regression
             numbers ``[B, C]`` or ``[B]``.
         chains: number of equal parts into which the draws are divided, >= 1.

@@ -76,7 +76,7 @@ def counter_fit(
         words: V distinct words.
         vectors: their vectors, ``[V, D]``, none of them 0.
         synonyms: pairs S; pairs with a word without vector are ignored.
-        antonyms: pairs A, likewise.
+        antonyms: pairs A, also only pairs of words with vectors.
         options: the numbers above; None for the defaults, those of the paper.
 
     Returns:

@@ -50,7 +50,7 @@ PLANETOID: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pubmed": ("class 0", "class 1", "class 2"),
     }
 )
-"""The graphs by name, with their classes, for Cora and Citeseer inferred from class sizes (the files have no names)."""
+"""Names of the classes of "cora", "citeseer" and "pubmed", for the first two inferred from the sizes of the classes."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def read_pairs(
 
     Args:
         source: file of the sentences, or its gzip-compressed form ending in ``.gz``.
-        target: file of their translations, likewise.
+        target: file of their translations, or its compressed form.
         languages: names of source and target language.
 
     Returns:

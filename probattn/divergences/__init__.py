@@ -1,6 +1,6 @@
 """Divergences between the queries and keys of attention heads, and the small networks that some of them train.
 
-B is the batch, H the number of heads, T of queries, S of keys, D the size of a head. "The authors' code" is that of
+Letters of shapes: B rows of a batch, H heads, T queries, S keys, D the size of a head. "The authors' code" is that of
 Zhang et al. 2021b, on alignment attention.
 """
 

@@ -107,7 +107,7 @@ def read_parallel(
 
     Args:
         source: UTF-8 text file of the source sentences, plain or compressed as ``*.gz``.
-        target: file of the target sentences, likewise.
+        target: file of the target sentences, in the same form.
         split: function that splits a line into words.
         max_length: maximum number of words in a sentence; None for no limit.
 
@@ -154,7 +154,7 @@ class ParallelCorpus:
 
     Attributes:
         source: counts ``[M, I]`` of each source word in each source sentence, int64 in compressed sparse rows.
-        target: counts ``[M, O]`` of each target word in each target sentence, likewise.
+        target: counts ``[M, O]`` of each target word in each target sentence, in this form too.
         source_vocabulary: the I source words.
         target_vocabulary: the O target words.
 

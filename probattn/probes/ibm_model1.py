@@ -148,7 +148,7 @@ class IBMModel1:
         Args:
             source: x, numbers of source words ``[..., L]``, as :meth:`Vocabulary.encode` gives them; numbers outside
                 the vocabulary (unknown words, padding) are allowed and get probability 0.
-            target: y, numbers of target words ``[..., T]``, likewise.
+            target: y, numbers of target words ``[..., T]``, under the same rules.
             mask: bool ``[..., L]``, True for a source position that counts.
 
         Returns:
@@ -185,7 +185,7 @@ class IBMModel1:
         .. math:: \alpha^{\mathrm{IBM}}_{t,l} = \beta^{\mathrm{IBM}}_{t,l} \Big/ \sum_{l'} \beta^{\mathrm{IBM}}_{t,l'}
 
         (Snell et al. 2021, Eq. 19). Without NULL rows sum to 1; with NULL the rest of each row is the share of NULL. A
-        target word that no source word translates to has a row of zeros. Otherwise as :meth:`probe`.
+        target word that no source word translates to has a row of zeros. Arguments and errors: see :meth:`probe`.
         """
         beta = self.probe(source, target, mask)
         total = beta.sum(dim=-1, keepdim=True)

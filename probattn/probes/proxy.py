@@ -84,9 +84,9 @@ def frozen_probe(
 ) -> Iterator[list[nn.Parameter]]:
     """Context manager that freezes all parameters but those of attention, so the lexical probe does not change.
 
-    If attention could be learned without knowledge of words, it would resemble that of a model trained as usual. In the
-    paper it does not (Snell et al. 2021, section A.6); runs of this library did not confirm this
-    ([How attention learns](../concepts/how_attention_learns.md)).
+    If attention could be learned without knowledge of words, attention over a frozen probe would resemble that of a
+    model trained as usual. In the paper it does not (Snell et al. 2021, section A.6); runs of this library did not
+    confirm this ([How attention learns](../concepts/how_attention_learns.md)).
 
     Args:
         model: the model; inside the block its parameters outside ``attention`` get no gradient.

@@ -1,4 +1,4 @@
-"""Tables and figures of the four papers: the runs that each needs, the papers' numbers, and our measurements.
+"""Tables and figures of the four papers: the runs that each needs, the papers' numbers, this project's measurements.
 
 ``probattn reproduce`` lists the tables; ``probattn reproduce babn/table-5`` trains and measures what a table needs and
 compares the result with the paper. Files ``papers/*.yaml`` declare tables: recipes, the keys that rows and columns

@@ -59,7 +59,7 @@ class TableRecord(Record):
 
     @property
     def measured(self) -> int:
-        """Number of cells with a figure."""
+        """Number of cells with a measured number."""
         return sum(bool(cell.values) for row in self.cells.values() for cell in row.values())
 
 

@@ -15,7 +15,7 @@ HEADINGS = ("", "paper", "here", "95%", "gain, paper", "gain", "95%")
 def sheet(record: TableRecord) -> Sheet:
     """The rows of a table, grouped by column: the paper's number, the mean over seeds, and gains over the first row.
 
-    Intervals are those of Student's t over seeds; gains are paired by seed.
+    Rows with a ``reference`` have gains over that row. Intervals are those of Student's t; gains are paired by seed.
     """
     table = find_table(record.table)
     groups = tuple(

@@ -64,8 +64,8 @@ class BayesianAttention(Method):
         concentration: concentration k of the Weibull posterior: "learned" (BABN), or a constant > 0 (BAM). In a recipe
             the default is "learned" for the method "babn" and 10 for "bam". No effect with the posterior "lognormal".
         rho: factor rho >= 0 in ``k = rho softplus(f_k(h)) + exp(scores) + floor``, with the states h of the upward path
-            (learned maps of the first call's scores). With 4, k is about 3 at the start, and weights have about the
-            relative standard deviation of attention dropout 0.1. The paper uses 1.5, with similar results for 1 to 4.
+            (learned maps of the first call's scores). With 4, k is about 3 at the start, and weights vary about as
+            much as under attention dropout of 0.1. The paper uses 1.5, with similar results for 1 to 4.
         sigma: weight of the upward path in the Weibull scale lambda, >= 0. 0 keeps E[S] = exp(scores), so a converted
             network predicts exactly as before until it is trained; the paper uses 1e-6.
         upward: axis that the linear maps of the upward path mix: "heads" (any length, works with causal masks) or
@@ -81,7 +81,7 @@ class BayesianAttention(Method):
         prior_concentration: concentration alpha of the constant prior, > 0.
         rate: rate beta of the gamma prior, > 0.
         prior_strength: factor s > 0 in the gamma prior Gamma(s alpha, s beta): it divides the variance and keeps the
-            mean. The paper has 1; a contextual prior with T keys then has a standard deviation of about sqrt(T) times
+            mean. The paper has 1; a contextual prior over n keys then has a standard deviation of about sqrt(n) times
             its mean. "learned", for the contextual prior: one s for each attention call, trained from 1.
         scores: "normalised" replaces the scores by their log-softmax, a shift per query that bounds exp(scores) and the
             KL; "raw" is the paper's form, in which exp(scores) can overflow.

@@ -30,13 +30,14 @@ _ELSEWHERE: Mapping[type, str] = {
 class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     r"""``torch.nn.MultiheadAttention`` with Bayesian attention weights.
 
-    Constructor, forward signature, masks and state dict are torch's; a state dict of torch's module can be loaded (the
-    parameters of the posterior then keep their values). Without a Pyro handler, and with sigma 0 in ``method``, the
-    output is that of torch's module in evaluation mode, except that a query without any key gives zeros before the
-    output projection, not NaN, and that ``dropout`` is not applied. Call the layer inside ``pyro.plate("data", B)``.
-    Without a handler the weights are at their posterior expectation; plates, ``pyro.poutine.scale`` and
-    ``pyro.poutine.mask`` do not count as handlers. Under ``pyro.poutine.trace`` alone they are drawn from the prior;
-    :func:`probattn.inference.posterior_predict` draws predictions from the posterior.
+    Forward signature, masks and state dict are torch's, and so are the arguments ``bias`` to ``dtype``, which are not
+    listed below. A state dict of torch's module can be loaded (the parameters of the posterior then keep their values).
+    Without a Pyro handler, and with sigma 0 in ``method``, the output is that of torch's module in evaluation mode,
+    except that a query without any key gives zeros before the output projection, not NaN, and that ``dropout`` is not
+    applied. Call the layer inside ``pyro.plate("data", B)``. Without a handler the weights are at their posterior
+    expectation; plates, ``pyro.poutine.scale`` and ``pyro.poutine.mask`` do not count as handlers. Under
+    ``pyro.poutine.trace`` alone they are drawn from the prior; :func:`probattn.inference.posterior_predict` draws
+    predictions from the posterior.
 
     If a network has several layers, call :func:`probattn.link`, which joins them into one belief network and names
     them; otherwise a forward pass under a guide raises an error. The layer works inside the containers of
@@ -46,7 +47,6 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         embed_dim: size of queries and outputs.
         num_heads: H, number of attention heads.
         dropout: not used; it is only there for torch's signature.
-        bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in torch.
         method: options of the attention weights.
         site: name of the Pyro site. Default: the module's name inside its parent ``PyroModule``, else "attention".
 

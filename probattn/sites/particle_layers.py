@@ -63,8 +63,8 @@ class ParticleLayers(ParticleOptions, Method):
             are initialised at random; False copies the network's.
         bootstrap: whether each particle weighs the training examples by separate Poisson numbers of mean 1 (Oza and
             Russell 2001), fixed by an example's content; for task heads with one label per example.
-        spread: initial noise on all particles but the first: its standard deviation over a parameter's root mean
-            square, >= 0.
+        spread: standard deviation of the initial noise on all particles but the first, divided by the root mean
+            square of a parameter, >= 0.
         step_size: factor epsilon > 0 of the update direction of a particle; under "adam" and "adamw" it has no effect
             on "independent" and "svgd".
         repulsion: weight a >= 0 of the repulsion relative to the mean loss; 1 / N gives the posterior of N examples.

@@ -151,8 +151,7 @@ class RepulsiveAttention(ParticleOptions, Method):
             "sliced_rbf", "inverse_multiquadric", "linear", "cosine", or "identity", which couples no heads; see
             :mod:`probattn.particles`.
         bandwidth: bandwidth of the kernel, > 0; None for the kernel's rule. Not for "sliced_rbf", "cosine", "identity".
-        offset: constant added to the kernel "cosine", >= 0; None for 1. In Table 9 of An et al. 2020 (penalty, no
-            smoothing, smoothing) the third row has 0 with ``smoothing``.
+        offset: constant added to the kernel "cosine", >= 0; None for 1. It is 0 in Table 9 of An et al. 2020.
         prior: prior of the weights of a head: "uniform", or the standard deviation > 0 of a normal prior.
         temperature: temperature T > 0 of the noise of "spos" and "sgld", for the posterior exp(-N U / T) of N examples
             with mean loss U: 1 is the posterior, "datum" is T = N (Eq. 5 of An et al. 2020). The noise grows as

@@ -76,9 +76,9 @@ class ProbabilisticTrainer(Checkpoints):
     .. math:: -\frac{1}{n} \Big(\log p(y \mid x, S) - w \sum_l r_l\, \mathrm{KL}(q(S^l) \,\|\, p(S^l))\Big),
         \quad S \sim q,
 
-    with w the weight of ``kl_schedule``, l an attention call and :math:`r_l` the factor of its ``kl_reduction`` (Zhang
-    et al. 2021a, section 3.3). For a network that is not converted this is the usual cross-entropy. The noise depends
-    on the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted one.
+    with w the weight of ``kl_schedule``, l an attention call and :math:`r_l` the factor of its ``kl_reduction``, 1 for
+    "sum" (Zhang et al. 2021a, section 3.3). For a network that is not converted this is the usual cross-entropy. The
+    noise depends on the seed, the step, the micro-batch and the process; a resumed run repeats the uninterrupted one.
 
     The loss includes the terms of alignment and disagreement attention; the gradients of alignment's networks are
     clipped separately from all others. After clipping and before the optimiser step, the gradients of repulsive heads
@@ -93,11 +93,11 @@ class ProbabilisticTrainer(Checkpoints):
         program: function from the network to its Pyro model. Default: :func:`probattn.models.program_for`, which
             chooses one by the class of the head.
         kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes.
-            Fine-tuning needs a weight far below 1; weight 1, the plain evidence lower bound, is ``KLSchedule()``.
+            Fine-tuning needs a weight far below 1. ``KLSchedule()`` has weight 1, which with
+            ``BayesianAttention(kl_reduction="sum")`` gives the evidence lower bound.
         site_learning_rate: learning rate of the parameters that the conversion added to attention calls, > 0; None for
             ``args.learning_rate``. If an optimizer is passed to the trainer, none of these rates is used.
-        noise_learning_rate: learning rate of the log scale of the likelihood in regression, > 0; None for
-            ``args.learning_rate``.
+        noise_learning_rate: learning rate of the log scale of regression noise, > 0; None for ``args.learning_rate``.
         alignment_learning_rate: learning rate of the networks of alignment attention, > 0; None for
             ``args.learning_rate``.
         prediction: what ``predict`` and ``compute_metrics`` get. "mean": the network's outputs with attention at its

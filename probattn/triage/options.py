@@ -20,8 +20,8 @@ class TriageOptions(DrawingOptions):
     """Guarantee, uncertainty measure and predictions (``num_samples`` draws, their seed, or "moments") of a policy.
 
     Args:
-        error: target error rate among answered inputs; 0.05 without ``cost``, none with it. None is 0.05, or with
-            ``cost`` the threshold of least cost.
+        error: target error rate among answered inputs; 0.05 without ``cost``, none with it. With ``cost``
+            and no target, the threshold is that of least cost.
         confidence: probability, over the held-out data, that the guarantee holds.
         cost: cost of a wrong answer, in units of the cost of a human review.
         by_class: a separate threshold and guarantee for each predicted class.

@@ -120,3 +120,11 @@ def test_the_search_works_from_a_file_and_loads_nothing() -> None:
     assert "offline" in site["plugins"]
     assert [(ROOT / "docs" / script).is_file() for script in config.extra["polyfills"]] == [True]
     assert "stemmer" not in plugins["search"]["pipeline"]  # the theme looks for the beginnings of words
+
+
+def test_computed_values_of_attributes_are_left_out(load):
+    code = 'NAMES = MappingProxyType({"a": "b"})\n"""Names by key."""\nKINDS = Literal["a"]\n"""Kinds."""\n'
+    extensions = griffe.load_extensions(load("rst").RestructuredText())
+    with griffe.temporary_visited_package("some", {"__init__.py": code}, extensions=extensions) as package:
+        assert package["NAMES"].value is None and package["NAMES"].docstring is not None
+        assert str(package["KINDS"].value) == "Literal['a']"

@@ -12,6 +12,8 @@ from probattn.reproduce.sheets import interval_words
 
 SOURCE = "probattn reproduce"
 TABLES = [f"{name}/{key}" for name, paper in papers().items() for key in paper.tables]
+INLINE = 240
+"""Number of characters from which changed keys are a list that opens on a click."""
 PARTS = (*papers(), *TABLES, *(f"{key}/gains" for key in TABLES))
 
 
@@ -36,7 +38,7 @@ def tables(part: str) -> str:
         if record is not None and record.measured:
             sections += [f"### {name}: {item.title}", *_section(item, record)]
         else:
-            others.append(f"- **{name}** ({item.title}). {_reason(item)}")
+            others.append(f"- **{name}** ({item.title}). {_reason(key, item)}")
     return "\n\n".join([*sections, "### Tables and figures without measurements", "\n".join(others)])
 
 
@@ -47,7 +49,8 @@ def _name(key: str) -> str:
         return key.replace("-", " ").capitalize()
     number, *more = words
     number = number.upper() if kind == "section" else number
-    return f"{kind.capitalize()} {number}{''.join(f' ({word.upper()})' for word in more)}"
+    more = [word.upper() for word in more] if kind == "section" else more
+    return f"{kind.capitalize()} {number}{''.join(f' ({word})' for word in more)}"
 
 
 def _section(item: Table, record: TableRecord) -> Iterator[str]:
@@ -59,21 +62,74 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
     ]
     yield f"{item.shows} {item.note}".strip()
     yield table(["", *(item.columns[column].title for column in columns)], rows)
-    recipes = dict.fromkeys(
-        cell.recipe for row in record.cells.values() for cell in row.values() if cell.values
-    )
     numbers = {len(cell.values) for row in record.cells.values() for cell in row.values() if cell.values}
     if numbers == {1}:
         cells = "one seed"
     else:
         seeds = f"{'up to ' * (len(numbers) > 1)}{record.seeds} seeds"
         cells = f"mean over {seeds}; in square brackets its 95% interval (Student's t)"
+        cells += "; a single measurement has no interval" * (1 in numbers)
     if any(item.figure(row, column) is not None for row in record.cells for column in columns):
-        cells += "; in parentheses the paper's figure"
-    names = ", ".join(f"`{recipe}`" for recipe in recipes)
-    yield f"*Each figure: {cells}. Recipe{'s' * (len(recipes) > 1)}: {names}.*"
+        cells += "; in parentheses the paper's number"
+    if any(
+        not record.cells[row].get(column, CellRecord()).values for row in record.cells for column in columns
+    ):
+        cells += ". Cells without a number of this project were not measured"
+    recipes, changed = _recipes(item, record)
+    listed = "; ".join(f"{subject} with {keys}" for subject, keys in changed.items())
+    cells = f"{cells}. Recipe{'s' * (len(recipes) > 1)}"
+    if len(listed) <= INLINE:
+        others = ", ".join(recipe for recipe in recipes if not any(recipe in subject for subject in changed))
+        yield f"*Each number: {cells}: {'; '.join(filter(None, (others, listed)))}.*"
+    else:
+        yield f"*Each number: {cells}: {', '.join(recipes)}, with changed keys.*"
+        yield "\n".join(['??? info "Changed keys"', *(f"    - {of}: {keys}" for of, keys in changed.items())])
+    if missing := "; ".join(_missing(item, record, columns)):
+        yield f"*Not measured: {missing}.*"
     if sources := "; ".join(_sources(item, record)):
         yield f"*Computed differently than by `probattn reproduce`: {sources}.*"
+
+
+def _recipes(item: Table, record: TableRecord) -> tuple[list[str], dict[str, str]]:
+    """The recipes of the numbers, and keys that all numbers of some recipes, rows or columns change, by their names."""
+    cells = [
+        (row, column, cell)
+        for row, of_row in record.cells.items()
+        for column, cell in of_row.items()
+        if cell.values
+    ]
+    common: dict[str, tuple[str, ...]] = {}
+    for _, _, cell in cells:
+        keys = common.get(cell.recipe, cell.keys)
+        common[cell.recipe] = tuple(key for key in keys if key in cell.keys)
+    changed = {f"`{recipe}`": keys for recipe, keys in common.items()}
+    for place, axes in enumerate((item.rows, item.columns)):
+        for name, axis in axes.items():
+            of_axis = [cell for *names, cell in cells if names[place] == name]
+            own = {key for cell in of_axis for key in cell.keys if key not in common[cell.recipe]}
+            changed[f"“{axis.title}”"] = tuple(key for key in (*axis.keys, *axis.small) if key in own)
+    subjects: dict[str, list[str]] = {}
+    for subject, keys in changed.items():
+        last = {key.partition("=")[0]: key for key in keys}  # a later one of the same name counts
+        subjects.setdefault(", ".join(f"`{key}`" for key in last.values()), []).append(subject)
+    return [f"`{recipe}`" for recipe in common], {
+        ", ".join(of): keys for keys, of in subjects.items() if keys
+    }
+
+
+def _missing(item: Table, record: TableRecord, columns: list[str]) -> Iterator[str]:
+    """Rows and columns that the table leaves out, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for axes, shown in ((item.rows, record.cells), (item.columns, columns)):
+        for key, axis in axes.items():
+            if key not in shown:
+                reasons.setdefault(axis.without or axis.missing, []).append(axis.title)
+    for reason, titles in reasons.items():
+        yield _named(titles) + (f" ({_lower(reason)})" if reason else "")
+
+
+def _lower(reason: str) -> str:
+    return reason[:1].lower() + reason[1:]
 
 
 def _sources(item: Table, record: TableRecord) -> Iterator[str]:
@@ -93,7 +149,7 @@ def _sources(item: Table, record: TableRecord) -> Iterator[str]:
             named.append(_named(axis.title for row, axis in item.rows.items() if row in rows))
         if others and (not named or any(row in rows for row, _ in others)):
             named.append(_named(axis.title for key, axis in item.columns.items() if key in columns))
-        yield f"{': '.join(named) or 'all figures'} ({source})"
+        yield f"{': '.join(named) or 'all numbers'} ({source})"
 
 
 def _named(titles: Iterable[str]) -> str:
@@ -132,12 +188,15 @@ def _gains(item: Table, record: TableRecord) -> str:
     return table(["difference", *(item.columns[column].title for column in columns)], rows)
 
 
-def _reason(item: Table) -> str:
+def _reason(key: str, item: Table) -> str:
     if item.not_measured:
         return item.not_measured
     if not item.rows:
-        return f"`{item.command}` produces it. {item.note}".strip()
+        kind = "figure" if key.startswith("figure") else "table"
+        return f"`{item.command}` makes a {kind} of this kind. {item.note}".strip()
     reasons = [{*filter(None, (cell.without, cell.missing))} for cell in item.cells()]
-    runs = ["Not measured so far"] if not all(reasons) else []
     single = (text for cell in item.cells() for text in (*cell.without.split("; "), cell.missing) if text)
-    return "".join(f"{text}. " for text in dict.fromkeys([*runs, *single])).strip()
+    if all(reasons):
+        return "".join(f"{text}. " for text in dict.fromkeys(single)).strip()
+    words = "; ".join(map(_lower, dict.fromkeys(single)))
+    return f"Not measured so far{f'; some cells cannot be: {words}' if words else ''}."

@@ -199,7 +199,7 @@ def meteor(hypotheses: Sequence[str], references: Sequence[str], wordnet: Any = 
 
     Args:
         hypotheses: N >= 1 texts, words separated by spaces.
-        references: N reference texts, likewise.
+        references: N reference texts, in the same form.
         wordnet: source of synonyms, from :func:`find_wordnet`; None to match no synonyms.
 
     Returns:

@@ -119,16 +119,16 @@ class DataRecipe(Section):
         "Shifted test data: other texts with the same classes, one source or a list of them; null for none.",
     )
     out_of_domain: SourceRecipe | None = key(
-        None, "Texts that are not the task, read without labels; null for none."
+        None, "Texts that do not belong to the task, read without labels; null for none."
     )
     validation_fraction: float = key(
         0.1,
-        "Share of `train` for validation, where there are no other validation data.",
+        "Share of `train` for validation, if there are no other validation data.",
         gt=0,
         lt=1,
     )
     test_fraction: float = key(
-        0.1, "Share of `train` for testing, where there are no other test data.", gt=0, lt=1
+        0.1, "Share of `train` for testing, if there are no other test data.", gt=0, lt=1
     )
     max_length: int | None = key(
         MAX_TOKENS,
@@ -208,7 +208,7 @@ class VocabularyRecipe(Section):
 
 
 class DropoutRecipe(Section):
-    """Dropout rates of a pretrained network, named alike for all architectures; null keeps the network's own."""
+    """Dropout rates of a pretrained network, with names that suit all architectures; null keeps the network's own."""
 
     hidden: float | None = key(
         None, "Dropout of embeddings and outputs of layers; null keeps the network's own.", ge=0, lt=1
@@ -386,7 +386,7 @@ class ClassTrainingRecipe(TrainingRecipe):
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = Field(
         default=None,
         description="Weight of each class in the training loss (1 if left out), or `balanced`: N / (C N_c) for N_c "
-        "of N training texts in one of C classes. Weights trade calibration for rare classes.",
+        "of N training texts in one of C classes. Weights raise the recall of rare classes at the cost of calibration.",
     )
 
 

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class ConditionRecipe(Section):
-    """One condition: sizes of the task and options of the model, trained from every seed.
+    """One condition: sizes of the task and options of the model, trained with every seed.
 
     Example:
         >>> ConditionRecipe(types=60).vocabulary
@@ -72,20 +72,20 @@ class HeadSearchRecipe(Section):
     models: Count = key(4, "Models, with different sentences and initial values of all but the head.")
     candidates: int = key(20, "Initial heads that are tried in each model.", ge=2)
     trials: Count = key(
-        1, "Runs of a candidate on different sentences; it is good, or bad, if it is so in each."
+        1, "Runs of a candidate on different sentences; it is good (or bad) if it is good (or bad) in each."
     )
     steps: Count = key(300, "Updates by which a model with a good initial head reaches `threshold`.")
     bad_below: float | None = key(
         None,
-        "Accuracy after these updates below which a head is bad, and above which it is neither; null: heads that are "
-        "not good are bad.",
+        "Accuracy after `steps` updates below which a head is bad; heads that are neither good nor bad are not used. "
+        "null: all heads that are not good are bad.",
         gt=0,
         le=1,
     )
 
 
 class ExperimentSection(Section):
-    """The conditions to compare. A recipe with this section is one of an experiment."""
+    """The conditions to compare."""
 
     task: Literal["copy", "keyword"] = key(
         "copy",
@@ -95,8 +95,8 @@ class ExperimentSection(Section):
     conditions: dict[str, ConditionRecipe] = Field(
         min_length=1, description="Conditions by name; all others are compared with the first."
     )
-    threshold: float = key(0.99, "Accuracy from which a run counts as having learned the task.", gt=0, le=1)
-    by_step: Count | None = key(None, "Update by which a run must have learned it; null for the last.")
+    threshold: float = key(0.99, "Accuracy at which a run has learned the task.", gt=0, le=1)
+    by_step: Count | None = key(None, "Update by which a run must have learned the task; null for the last.")
     search: HeadSearchRecipe | None = key(None, "Search for good and bad initial heads; null for none.")
 
     @model_validator(mode="after")
@@ -137,8 +137,8 @@ class ExperimentNetworkRecipe(Section):
 
     form: Literal["paper", "release"] = key(
         "paper",
-        "`paper`: LSTMs, heads are score matrices, contexts are summed; `release`: GRUs, heads have a map of their "
-        "context too, contexts are averaged, tanh for ReLU, as in the authors' code (task `copy`).",
+        "`paper`: LSTMs, heads are score matrices, contexts are summed; `release`: GRUs, heads also have a "
+        "map of their context, contexts are averaged, tanh instead of ReLU, as in the authors' code (task `copy`).",
     )
     width: Count = key(256, "Size of embeddings, states in each direction and the last hidden layer.")
 
@@ -179,7 +179,7 @@ class ExperimentRecipe(RunRecipe):
 
     introduction = """# Recipes of experiments
 
-A recipe with a section `experiment` trains small models on synthetic tasks, each condition from many seeds; see
+A recipe with a section `experiment` trains small models on synthetic tasks, each condition with many seeds; see
 [Copying](../concepts/copying.md). Only `experiment.conditions` must be given. As in
 [recipes of texts](reference.md), unknown keys are errors, and `--set` replaces single keys
 (`--set experiment.conditions.NAME.types=50`).

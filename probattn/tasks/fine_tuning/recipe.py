@@ -84,8 +84,7 @@ class ExamplesSection(Section):
     )
     out_of_domain: Filled | None = key(
         None,
-        "Inputs that are not the task, for measuring how well uncertainty detects them; labels are not read. Null for "
-        "none.",
+        "Inputs outside the task, to measure how well uncertainty detects them, without labels; null for none.",
     )
     quotes: bool = key(
         True,
@@ -93,12 +92,12 @@ class ExamplesSection(Section):
     )
     validation_fraction: float = key(
         0.1,
-        "Share of `train` for validation, where there are no other validation data.",
+        "Share of `train` for validation, if there are no other validation data.",
         gt=0,
         lt=1,
     )
     test_fraction: float = key(
-        0.1, "Share of `train` for testing, where there are no other test data.", gt=0, lt=1
+        0.1, "Share of `train` for testing, if there are no other test data.", gt=0, lt=1
     )
     limits: ExampleLimits = key(ExampleLimits(), "Maximum numbers of examples.")
 

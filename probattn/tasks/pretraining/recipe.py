@@ -80,7 +80,7 @@ class PretrainingDataRecipe(Section):
 
 
 class GeneratorRecipe(Section):
-    """Sizes of the generator; by default a quarter of the discriminator's, as in ELECTRA-small."""
+    """Sizes of the generator; by default widths and heads are a quarter of the discriminator's, as in ELECTRA-small."""
 
     width: Count | None = key(None, "Size of the generator's states; null: the discriminator's / 4.")
     layers: Count | None = key(None, "Layers of the generator; null: the discriminator's number.")
@@ -152,7 +152,7 @@ _Training: Any = drawn_section(
         "epochs": length_key(
             "Epochs; the number of updates follows from an estimate of the number of passages."
         ),
-        "steps": length_key(f"Number of updates, instead of `epochs`; {STEPS:,} where both are left out."),
+        "steps": length_key(f"Number of updates, instead of `epochs`; {STEPS:,} if both are null."),
         **training_keys(
             batch_size={"default": 128},
             length_pool={"description": "Must be null: passages come from a stream, whose order is fixed."},

@@ -211,7 +211,7 @@ def _section(title: str, model: Any, prefix: str, level: int = 2, seen: Any = No
         kind = section(field.annotation)
         assert kind is not None
         if seen is not None and kind in seen:
-            lines += [f"`{prefix}{name}`: {field.description} The keys are those of `{seen[kind]}`.", ""]
+            lines += [f"`{prefix}{name}`: {field.description} Its keys: see `{seen[kind]}` above.", ""]
         else:
             shared.setdefault(kind, []).append(name)
     if seen is not None:

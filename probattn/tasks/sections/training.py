@@ -39,7 +39,7 @@ def length_key(description: str) -> tuple[Any, Any]:
 
 
 TRAINING: dict[str, Any] = {
-    "epochs": length_key(f"Number of epochs; {EPOCHS} where `steps` is left out too."),
+    "epochs": length_key(f"Number of epochs; null for {EPOCHS}, unless `steps` is given."),
     "steps": length_key("Updates, instead of `epochs`."),
     "batch_size": Key(RunOptions, "batch_size"),
     "accumulation": Key(RunOptions, "accumulation"),
@@ -206,8 +206,8 @@ class ProbeRecipe(Section):
 
     steps: list[int] | None = key(
         None,
-        "Updates after which attention and probe are recorded, beside the last; null for 0, 10, 20, 50, 100, 200 and "
-        "so on.",
+        "Updates after which attention and probe are recorded, in addition to the last; null for 0, 10, 20, 50, 100, "
+        "200 and so on.",
         min_length=1,
     )
     examples: Count = key(200, "Number of recorded examples, the same at every update.")

@@ -89,7 +89,7 @@ STEPS = 20_000
 _Training: Any = drawn_section(
     {
         "epochs": length_key(
-            f"Number of epochs, instead of `steps`; where both are left out, training has {STEPS:,} updates."
+            f"Number of epochs, instead of `steps`; if both are null, training has {STEPS:,} updates."
         ),
         **training_keys(
             batch_size={"default": 256},

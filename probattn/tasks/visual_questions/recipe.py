@@ -224,7 +224,7 @@ class VisualQuestionNetworkRecipe(Section):
 _SCHEDULES = Literal["epochs", "linear", "cosine", "constant_with_warmup", "inverse_sqrt"]
 _Training: Any = drawn_section(
     {
-        "epochs": length_key(f"Number of epochs; {EPOCHS} where `steps` is left out too."),
+        "epochs": length_key(f"Number of epochs; null for {EPOCHS}, unless `steps` is given."),
         **training_keys(
             batch_size={"default": 64},
             learning_rate={"default": 1e-4},

@@ -32,9 +32,31 @@ def test_means_have_intervals_and_the_papers_figures(reproduced):
     assert "| Transformer-small-MA | 21.00 [8.3, 33.7] (34.4) | 1.000 (1) | 8.250 [5.07, 11.43] |" in shown
     assert "| Transformer-small-RMA | 22.50 [3.4, 41.6] (35.2) | 1.200 (1.13) |" in shown
     assert shown.endswith(
-        "*Each figure: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); in parentheses the "
-        "paper's figure. Recipe: `r`.*"
+        "*Each number: mean over up to 2 seeds; in square brackets its 95% interval (Student's t); a single "
+        "measurement has no interval; in parentheses the paper's number. Recipe: `r`.*\n\n*Not measured: "
+        "“Transformer-small-MA + R”, “Transformer-small-RMA, first layers”, “Seconds per update”, “Dist of heads”, "
+        "“Dist, divided by the norm of an output”, “Overlap of attention”.*"
     )
+
+
+def test_captions_name_changed_keys_and_reasons_for_missing_rows(load):
+    shown = load("measured_tables.reproduced").tables
+    assert "Recipe: `bbc_additive` with `data.train=sms_spam`, `probe." in shown("ktiw/section-a.9")
+    lines = shown("aa/table-4").splitlines()
+    assert lines[-1] == "*Not measured: “Citeseer”.*"
+    assert lines[-3].endswith(
+        "Recipes: `cora_deterministic`, `pubmed_deterministic`; “AA, GAN” with `alignment.method=gan`; “AA, CT” with "
+        "`alignment.method=ct`.*"
+    )
+    lines = shown("rma/figure-3b").splitlines()
+    assert (
+        lines[-8] == '??? info "Changed keys"'
+        and lines[-7] == "    - `multi30k_reduced`: `training.steps=1500`"
+    )
+    assert lines[-3] == "    - “12 heads (16 at the paper's size)”: `network.heads=12`"
+    assert shown("ktiw/table-10").count("“Yelp” (this project has no copy of the data set).*") == 1
+    assert "Cells without a number of this project were not measured" in shown("babn/table-5")
+    assert "Cells without" not in shown("babn/table-8")
 
 
 def test_differences_are_of_the_same_seeds_and_need_two(reproduced):
@@ -55,7 +77,7 @@ def test_differences_of_a_record(load):
 def test_a_table_without_figures_of_a_paper_does_not_speak_of_them(load):
     shown = load("measured_tables.reproduced").tables("more/translation")
     assert "parentheses" not in shown
-    assert shown.endswith("(Student's t). Recipe: `multi30k_lstm_reduced`.*")
+    assert "(Student's t). Recipe: `multi30k_lstm_reduced`, with changed keys.*" in shown
 
 
 def test_figures_of_other_sources_are_named(load):
@@ -67,7 +89,7 @@ def test_figures_of_other_sources_are_named(load):
     )
     assert last["rma/table-8"].startswith(f"{words}“Seconds per update” (mean")
     assert "; “Dist of heads”, “" in last["rma/table-8"] and "0.065" not in last["rma/table-8"]
-    assert last["more/texts"].startswith(f"{words}all figures (")
+    assert last["more/texts"].startswith(f"{words}all numbers (")
 
 
 def test_a_page_of_a_paper_names_its_tables_and_gives_reasons(load):
@@ -75,6 +97,11 @@ def test_a_page_of_a_paper_names_its_tables_and_gives_reasons(load):
     assert "### Section B.1.2 (MMD): " in shown and "### Table 4: " in shown
     reasons = {line.split(" (")[0]: line for line in shown.splitlines() if line.startswith("- **")}
     assert reasons["- **Figure 2**"].endswith("The figure is a drawing; there is nothing to run.")
-    assert "). Not measured so far. This project has no copy of QQP. " in reasons["- **Table 1**"]
-    assert "). `python tests/benchmarks/attention.py` produces it. " in reasons["- **Table 6**"]
+    assert reasons["- **Table 1**"].endswith(
+        "). Not measured so far; some cells cannot be: this project has no copy of QQP; this project has no copy of "
+        "SQuAD 1.1."
+    )
+    assert (
+        "). `python tests/benchmarks/attention.py` makes a table of this kind. " in reasons["- **Table 6**"]
+    )
     assert load("measured_tables.reproduced").tables("more").startswith("### Texts: ")
