@@ -12,6 +12,7 @@ from probattn.inference.laplace import FITTED, FeatureDistance, Features, last_f
 from probattn.models.heads.classification import Classifier, MultipleChoice
 from probattn.models.program import IGNORED
 from probattn.tasks.errors import RunError
+from probattn.tasks.progress import shown, tracked
 from probattn.triage.calibration import Judged, calibrate, judged_probabilities, judged_scores
 from probattn.triage.options import TriageOptions
 
@@ -62,7 +63,7 @@ def _distance(trainer: ProbabilisticTrainer) -> FeatureDistance:
         got = f"one process, got {trainer.args.world_size}"
     else:
         rows = torch.randperm(len(training), generator=torch.Generator().manual_seed(0))[:FITTED]
-        features = _features(trainer, Subset(training, rows.sort().values.tolist()))
+        features = _features(trainer, Subset(training, rows.sort().values.tolist()), "the training data")
         if features.labels is not None and features.labels.dim() == 1:
             labelled = features.labels != IGNORED
             return FeatureDistance.fit(Features(*(cast(Tensor, item)[labelled] for item in features)))
@@ -70,13 +71,16 @@ def _distance(trainer: ProbabilisticTrainer) -> FeatureDistance:
     raise RunError(f"{OWNER}: novelty: expected {got}")
 
 
-def _features(trainer: ProbabilisticTrainer, dataset: Any) -> Features:
+def _features(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Features:
     """What the last layer of a classifier reads of a data set."""
     network: Any = trainer.program.net
-    batches = map(trainer._prepare_inputs, trainer.get_test_dataloader(dataset))
+    loader = trainer.get_test_dataloader(dataset)
     try:
         layer = last_layer(network, network.config.num_labels)
-        return last_features(trainer.program, batches, layer, label_name=trainer.program.label_names[0])
+        with shown(quiet=bool(trainer.args.disable_tqdm)):
+            total = len(loader) if hasattr(dataset, "__len__") else None
+            batches = map(trainer._prepare_inputs, tracked(loader, f"features of {name}", total))
+            return last_features(trainer.program, batches, layer, label_name=trainer.program.label_names[0])
     except ValueError as error:
         raise RunError(f"{OWNER}: novelty: {error}") from error
 
@@ -118,7 +122,7 @@ def _judged(
     judged = judged_probabilities(probabilities, target, classes, title=name)
     if distance is None:
         return judged
-    read = _features(trainer, dataset)
+    read = _features(trainer, dataset, name)
     if not torch.equal(cast(Tensor, read.labels), torch.as_tensor(labels)):
         raise RunError(
             f"{OWNER}: {name}: novelty: expected rows in one order in each evaluation, got two orders"
