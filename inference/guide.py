@@ -254,9 +254,8 @@ def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> li
     rows = numbers.shape[-1]
     if all(kind.startswith(_IN_ORDER) for kind in kinds) or rows < 2 or not numbers.requires_grad:
         return []
-    weights = (
-        1 + torch.arange(rows, device=numbers.device, dtype=torch.float64) * math.sqrt(1.25) % 1
-    )  # all apart
+    numbered = torch.arange(rows, device=numbers.device, dtype=torch.float64)
+    weights = 1 + numbered * math.sqrt(1.25) % 1  # far from one another
     totals, values = (numbers.sum(), (numbers * weights.to(numbers)).sum()), list(sources.values())
     grads = [torch.autograd.grad(total, values, retain_graph=True, allow_unused=True) for total in totals]
     moved, eps = [], torch.finfo(numbers.dtype).eps

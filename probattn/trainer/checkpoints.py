@@ -55,8 +55,8 @@ def verify_checkpoint(folder: Path) -> None:
     problem = _problem(folder, sizes_only=False)
     if problem is not None:
         raise CorruptCheckpointError(
-            f"checkpoint {folder}: {problem}; give resume_from_checkpoint the folder of another (if the change is "
-            f"meant, delete {MANIFEST})"
+            f"checkpoint {folder}: {problem}; resume from another (resume_from_checkpoint=True leaves incomplete "
+            f"ones out; if a change is meant, delete {MANIFEST})"
         )
 
 
