@@ -231,8 +231,8 @@ class Generation:
         \text{score} = \log \tfrac 1P \textstyle\sum_s \prod_t p_s(y_t \mid y_{<t}, x)
 
     Attributes:
-        sequences: token ids as ``generate`` returns them, int64 ``[N, L]``; N is the number of prompts times the
-            sequences returned for each, L the length, including the prompt if the network has no encoder.
+        sequences: token ids as ``generate`` returns them, int64 ``[N, L]``; N is the number of prompts times
+            ``num_return_sequences``, L the length, including the prompt if the network has no encoder.
         tokens: ids of the generated tokens, ``[N, T]``.
         mask: bool ``[N, T]``, False after the token that ends a sequence.
         log_probabilities: :math:`\log \bar p` of each generated token, ``[N, T]``, nats; 0 after the end.

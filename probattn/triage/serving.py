@@ -56,8 +56,8 @@ class SelectivePipeline(TextClassificationPipeline):
 
     Each output has the keys "label", "score" (its probability), "decision" ("answer" or "person"), "why" (the reasons
     for human review); if the policy has them, also "set" (conformal set of classes) and "novelty" (distance from the
-    training data, from 1 on out-of-distribution; it costs a second forward pass). Probabilities are computed as for the
-    calibration.
+    training data, from 1 on out-of-distribution; beside samples or moments it costs a further forward pass).
+    Probabilities are computed as for the calibration.
 
     Args:
         policy: the policy.
@@ -89,14 +89,15 @@ class SelectivePipeline(TextClassificationPipeline):
     # override: transformers names this argument otherwise in the base class and in the class below it.
     def _forward(self, input_tensors: Any, **_: Any) -> ModelOutput:  # type: ignore[override]
         """Mean probabilities and their mutual information, nats, as the policy's held-out predictions were made."""
-        rest = {"blank": input_tensors.pop("blank")}
+        rest, logits = {"blank": input_tensors.pop("blank")}, None
         if self._distance is not None:
             layer = last_layer(self.model, len(self.policy.classes))
-            rest["distance"] = self._distance(last_features(self.model, [dict(input_tensors)], layer).inputs)
+            read = last_features(self.model, [dict(input_tensors)], layer)
+            rest["distance"], logits = self._distance(read.inputs), read.logits
         if not self._samples:
-            probabilities = self.model(**input_tensors).logits.double().softmax(dim=-1)
+            logits = self.model(**input_tensors).logits if logits is None else logits
             return ModelOutput(
-                logits=probabilities, information=probabilities.new_zeros(len(probabilities)), **rest
+                logits=logits.double().softmax(dim=-1), information=logits.new_zeros(len(logits)), **rest
             )
         predict: Any = posterior_moments if self.policy.uncertainty == "moments" else posterior_predict
         posterior = predict(self.model, dict(input_tensors), num_samples=self._samples, seed=self.policy.seed)
