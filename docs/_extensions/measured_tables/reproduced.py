@@ -61,6 +61,8 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
         if row in record.cells
     ]
     yield f"{item.shows} {item.note}".strip()
+    if missing := "; ".join(_missing(item, record, columns)):
+        yield f"*Not measured: {missing}.*"
     yield table(["", *(item.columns[column].title for column in columns)], rows)
     numbers = {len(cell.values) for row in record.cells.values() for cell in row.values() if cell.values}
     if numbers == {1}:
@@ -84,8 +86,6 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
     else:
         yield f"*Each number: {cells}: {', '.join(recipes)}, with changed keys.*"
         yield "\n".join(['??? info "Changed keys"', *(f"    - {of}: {keys}" for of, keys in changed.items())])
-    if missing := "; ".join(_missing(item, record, columns)):
-        yield f"*Not measured: {missing}.*"
     if sources := "; ".join(_sources(item, record)):
         yield f"*Computed differently than by `probattn reproduce`: {sources}.*"
 
