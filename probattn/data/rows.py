@@ -225,11 +225,12 @@ def _label(row: Row, columns: Columns) -> str:
     label = row.label
     if isinstance(label, bool) or not as_text(label):
         return as_text(label)
-    if isinstance(label, float):
+    named = columns.label_map.keys() | set(columns.label_names or ())
+    if isinstance(label, float) and str(label) not in named:
         if not label.is_integer():
             raise _regression(row.where, label, columns)
         label = int(label)
-    if not isinstance(label, (str, int)):
+    if not isinstance(label, (str, int, float)):
         raise DataError(
             f"{row.where}: expected a label (text or a whole number) in {columns.label!r}, got {shown(label)}"
         )

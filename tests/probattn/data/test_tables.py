@@ -356,6 +356,11 @@ def test_numbers_that_are_named_are_classes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\na,0.5\nb,1.0\n")
     assert read_table(path, Columns(label_map={"0.5": "half", "1": "whole"})).label_names == ("half", "whole")
     assert read_table(path, Columns(label_names=("0.5", "1"))).labels == (0, 1)
+    rows = write(tmp_path / "a.jsonl", '{"text": "a", "label": 0.5}\n{"text": "b", "label": 1.0}\n')
+    for whole in ("1", "1.0"):
+        named = Columns(label_map={"0.5": "half", whole: "whole"})
+        assert read_table(rows, named).label_names == ("half", "whole")
+    assert read_table(rows, Columns(label_names=("0.5", "1"))).labels == (0, 1)
 
 
 def test_text_and_label_are_two_columns() -> None:
