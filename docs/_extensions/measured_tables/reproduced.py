@@ -199,4 +199,4 @@ def _reason(key: str, item: Table) -> str:
     if all(reasons):
         return "".join(f"{text}. " for text in dict.fromkeys(single)).strip()
     words = "; ".join(map(_lower, dict.fromkeys(single)))
-    return f"Not measured so far{f'; some cells cannot be: {words}' if words else ''}."
+    return f"Not measured so far{f'; some cells cannot be measured: {words}' if words else ''}."
