@@ -72,7 +72,7 @@ picture: $(VENV)/.base runs/demo/triage.html
 docs: $(VENV)/.dev
 	$(VENV)/bin/mkdocs build --strict --quiet
 
-bench: $(VENV)/.base
+bench: $(VENV)/.dev
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/launches.py
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/attention.py --rounds 2 $(LENGTHS) --output bench/lengths.json

@@ -239,10 +239,10 @@ class AttentionELBOModule(ELBOModule):
         draws: list[ELBOTerms] = []
         layers = particle_record(self.model)
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
-            terms, self._sites = trace_terms(model_trace, guide_trace)
             without_plate = particle_count(self.model) or 1  # a sum over the rows of all particles
             self._size = without_plate if data_plate(model_trace) is None else data_size(model_trace)
-            draws.append(ELBOTerms(*(term / self._size for term in terms)))
+            terms, self._sites = trace_terms(model_trace, guide_trace, self._size)
+            draws.append(terms)
         several = len(draws) > 1
         means = ELBOTerms(*map(_mean, zip(*draws, strict=True))) if several else draws[0]
         if layers is not None:
@@ -269,8 +269,10 @@ def _mean(values: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(values)).mean()
 
 
-def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
-    """The objective's parts from a pair of traces, undivided, and the attention sites among them."""
+def trace_terms(
+    model_trace: Trace, guide_trace: Trace, size: float = 1
+) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
+    """The objective's parts from a pair of traces, divided by ``size``, and the attention sites among them."""
     log_likelihood: Tensor | float = 0.0
     factors: list[Tensor] = []
     kl: Tensor | float = 0.0
@@ -297,14 +299,14 @@ def trace_terms(model_trace: Trace, guide_trace: Trace) -> tuple[ELBOTerms, dict
         kl, kl_nats = kl + weighted, kl_nats + plain.sum()
         for call, nats, share in zip(alike, plain, reduced, strict=True):
             sites[call.name] = SiteTerms(nats, share, call.posterior.relative(), call.posterior.mask)
-    terms = (log_likelihood, kl, kl_nats, _total(factors))
+    factor = _total(factors)
+    # What a model lacks is a number, which no operation of a device is spent on.
+    loss = kl - log_likelihood if isinstance(kl, Tensor) else -log_likelihood
+    loss = loss - factor if isinstance(factor, Tensor) else loss
+    terms = (loss, log_likelihood, kl, kl_nats, factor)
     reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
-    tensors = (torch.as_tensor(term, device=reference.device) for term in terms)
-    likelihood_term, kl_term, nats_term, factor_term = tensors
-    loss = kl_term - likelihood_term - factor_term
-    return ELBOTerms(loss, likelihood_term, kl_term, nats_term, factor_term), {
-        call.name: sites[call.name] for call in calls
-    }
+    divided = (torch.as_tensor(term / size, device=reference.device) for term in terms)
+    return ELBOTerms(*divided), {call.name: sites[call.name] for call in calls}
 
 
 class _Call(NamedTuple):

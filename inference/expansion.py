@@ -32,7 +32,7 @@ from probattn.inference.expansion_check import (
     deviations,
     differentiate,
 )
-from probattn.inference.guide import moved_rows, predictions
+from probattn.inference.guide import has_rows_apart, moved_rows, predictions
 from probattn.inference.moments import Moments, centred, moments_of_draws
 from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
@@ -242,7 +242,7 @@ class _Batch:
 
     def _is_apart(self, first: Tensor) -> bool:
         """Whether the first row has this prediction without the others too, up to rounding."""
-        if self.rows == 1:
+        if self.rows == 1 or has_rows_apart(self.model):
             return True
         alone = posterior_expectation(self.model, self.some(slice(0, 1)))
         alone = at_positions(alone, 0, self.request.positions)

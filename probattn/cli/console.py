@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import functools
 import gc
@@ -161,6 +162,7 @@ def kept_imports() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        atexit.register(gc.unfreeze)  # of what is left, Triton 3.9 prints at the end that it leaks
 
 
 @contextmanager

@@ -20,7 +20,7 @@ def _numbers(*values: float) -> Tensor:
 # polynomials in w, coefficients from the constant upwards:
 #   lgamma(1 + x)  = (x + 1/2) log1p(x) - x + (1 - w) p(w)     error 3.4e-8, and 7e-8 of it as x -> 0
 #   digamma(1 + x) = log1p(x) - w q(w)                         error 3.5e-8
-_LGAMMA_COEFFICIENTS = _numbers(
+LGAMMA_COEFFICIENTS = _numbers(
     -0.0810614327592,
     0.00226891614447,
     0.00231151401203,
@@ -28,7 +28,7 @@ _LGAMMA_COEFFICIENTS = _numbers(
     -0.000151148407024,
     0.000107965107314,
 )
-_DIGAMMA_COEFFICIENTS = _numbers(
+DIGAMMA_COEFFICIENTS = _numbers(
     0.500002792112,
     0.0832640040208,
     0.000584090162355,
@@ -114,9 +114,9 @@ def _polynomial(variable: Tensor, coefficients: Tensor, out: Tensor) -> Tensor:
 def _log_gamma_series(x: Tensor, out: Tensor, digamma: Tensor | None = None) -> None:
     """Writes the derivative into ``digamma`` if it is given; the two share a logarithm."""
     shrunk = x.add(1).reciprocal_()
-    _polynomial(shrunk, _LGAMMA_COEFFICIENTS, out).mul_(x).mul_(shrunk)  # (1 - w) = x w
+    _polynomial(shrunk, LGAMMA_COEFFICIENTS, out).mul_(x).mul_(shrunk)  # (1 - w) = x w
     if digamma is not None:
-        _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, digamma).mul_(shrunk)
+        _polynomial(shrunk, DIGAMMA_COEFFICIENTS, digamma).mul_(shrunk)
     logarithm = torch.log1p(x, out=shrunk)
     if digamma is not None:
         torch.sub(logarithm, digamma, out=digamma)
@@ -125,7 +125,7 @@ def _log_gamma_series(x: Tensor, out: Tensor, digamma: Tensor | None = None) -> 
 
 def _digamma_series(x: Tensor, out: Tensor) -> None:
     shrunk = x.add(1).reciprocal_()
-    _polynomial(shrunk, _DIGAMMA_COEFFICIENTS, out).mul_(shrunk)
+    _polynomial(shrunk, DIGAMMA_COEFFICIENTS, out).mul_(shrunk)
     torch.sub(torch.log1p(x, out=shrunk), out, out=out)
 
 
@@ -199,8 +199,9 @@ def log_gamma_doubling_excess(x: Tensor) -> Tensor:
         return _by_pieces(_doubling_series, x)[0]
     small = x < _DOUBLING_RADIUS
     bounded = x.clamp(max=_DOUBLING_RADIUS)
-    series = torch.zeros_like(bounded)
-    for coefficient in reversed(_DOUBLING_COEFFICIENTS):
+    terms = _DOUBLING_COEFFICIENTS[: 11 if x.dtype == torch.float32 else None]
+    series = bounded * terms[-1] + terms[-2]
+    for coefficient in terms[-3::-1]:
         series = series * bounded + coefficient
     series = series * bounded.square()
     return torch.where(small, series, torch.lgamma(1 + 2 * x) - 2 * torch.lgamma(1 + x))

@@ -54,7 +54,7 @@ def squared_distances(particles: Tensor, centred: Tensor | None = None) -> Tenso
     sums = norms.unsqueeze(-1) + norms.unsqueeze(-2)
     squares = torch.sub(sums, centred @ centred.mT, alpha=2)
     length = particles.square().sum(dim=-1).amax(dim=-1)[..., None, None]
-    resolution = ROUNDING * eps * sums + (ROUNDING * eps) ** 2 * length
+    resolution = torch.add(length * (ROUNDING * eps) ** 2, sums, alpha=ROUNDING * eps)
     squares.masked_fill_(squares <= resolution, 0.0).diagonal(dim1=-2, dim2=-1).zero_()
     return squares
 
@@ -70,7 +70,7 @@ def median_bandwidth(squares: Tensor) -> Tensor:
     median = between.median(dim=-1).values
     # Many medians are slow, and so is reading one from a GPU.
     if squares.dim() == 2 or not on_cpu(squares) or not bool((median > 0).all()):
-        apart = torch.where(between > 0, between, torch.nan).nanmedian(dim=-1).values
+        apart = between.masked_fill_(between <= 0, torch.nan).nanmedian(dim=-1).values
         median = torch.where(median > 0, median, apart)
     # A squared distance that is subnormal would give an infinite inverse.
     return _usable(median, math.log(count))
@@ -82,5 +82,5 @@ def full_median_bandwidth(squares: Tensor) -> Tensor:
 
 
 def _usable(median: Tensor, logarithm: float) -> Tensor:
-    usable = median > torch.finfo(median.dtype).tiny * 1e3
-    return torch.where(usable, median / logarithm, 1.0)
+    unusable = ~(median > torch.finfo(median.dtype).tiny * 1e3)
+    return (median / logarithm).masked_fill_(unusable, 1.0)

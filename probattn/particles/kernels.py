@@ -68,7 +68,7 @@ class Coefficients(NamedTuple):
 
     values: Tensor
     other: Tensor
-    same: Tensor
+    same: Tensor | None  # None: minus ``other``
     origin: Tensor
     bandwidth: Tensor | None
 
@@ -88,7 +88,9 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
         particles, grads = checked_pair(type(self).__name__, particles, grads, sets=True)
         with torch.autocast(particles.device.type, enabled=False):
             values, other, same, x, bandwidth = self.coefficients(particles)
-            return Interaction(values @ grads, other @ x + same.sum(dim=-1, keepdim=True) * x, bandwidth)
+            sums, sign = (other, -1) if same is None else (same, 1)
+            repulsion = torch.addcmul(other @ x, sums.sum(dim=-1, keepdim=True), x, value=sign)
+            return Interaction(values @ grads, repulsion, bandwidth)
 
     @torch.no_grad()
     def log_kernel_and_grad(self, particles: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +106,8 @@ class WholeVectorKernel(ParticleKernel, SteinKernel):
         values = matrices.values.clamp_min(SMALLEST)
         x = matrices.origin
         # [M, M, N]
-        gradient = matrices.other.unsqueeze(-1) * x + matrices.same.unsqueeze(-1) * x.unsqueeze(1)
+        same = -matrices.other if matrices.same is None else matrices.same
+        gradient = matrices.other.unsqueeze(-1) * x + same.unsqueeze(-1) * x.unsqueeze(1)
         share = values.log() / particles.shape[1]
         return share.unsqueeze(-1).expand_as(gradient), -gradient / values.unsqueeze(-1)
 
@@ -133,7 +136,7 @@ class RadialKernel(WholeVectorKernel):
         by_pair = width[..., None, None]
         values, derivative = self.profile(squares / by_pair)
         slope = 2 * derivative / by_pair
-        return Coefficients(values, slope, -slope, centred, width)
+        return Coefficients(values, slope, None, centred, width)
 
 
 class MedianRBF(RadialKernel):

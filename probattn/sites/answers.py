@@ -17,6 +17,7 @@ from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import standard_exponential
 from probattn.host import on_cpu
 from probattn.sites.bayesian import BayesianAttention
+from probattn.sites.fused import runs_kernels
 from probattn.sites.handlers import DeferredFactor, takes_answers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import AttentionMask
@@ -63,13 +64,8 @@ class WeightsPosterior(AnsweringPosterior):
 
     def __init__(self, inputs: PosteriorInputs, prior: Callable[[], Prior], observations: int = 1) -> None:
         like = inputs.raw.new_empty(()).expand(inputs.raw.shape)  # without the scores' memory
+        super().__init__(inputs, prior, observations)
         self._describe(inputs.method, inputs.layout, like)
-        self._inputs, self._make_prior, self.observations = inputs, prior, observations
-
-    @cached_property
-    def prior(self) -> Prior:
-        """The prior."""
-        return self._make_prior()
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
@@ -95,6 +91,61 @@ class WeightsPosterior(AnsweringPosterior):
         else:
             self.answer = drawn[1]
         return self._nothing()
+
+
+class KernelPosterior(WeightsPosterior):
+    """q(S) whose draws, W, are one kernel of a GPU, with the KL; ``make_logits`` gives those of a contextual prior."""
+
+    def __init__(
+        self,
+        inputs: PosteriorInputs,
+        make_prior: Callable[[], Prior],
+        make_logits: Callable[[], Tensor | None],
+        observations: int = 1,
+    ) -> None:
+        super().__init__(inputs, make_prior, observations)
+        self._make_logits = make_logits
+
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
+        """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
+        inputs, normal = self.inputs, self.method.posterior == "lognormal"
+        drawn = noise.normal(inputs.raw) if normal else site_uniform(self.method, noise, inputs.raw)
+        logits = self._make_logits() if with_kl else None
+        call = self.method, self.layout, inputs.raw, inputs.concentration
+        self.answer, kl = draw_by_kernel(*call, drawn, logits, with_kl)
+        self._kl = kl if with_kl else None
+        self._inputs = inputs.detached()
+        return self._nothing()
+
+
+def draw_by_kernel(
+    method: BayesianAttention,
+    layout: Layout,
+    scores: Tensor,
+    rise: Tensor | None,
+    noise: Tensor,
+    logits: Tensor | None,
+    with_kl: bool,
+) -> tuple[Tensor, Tensor]:
+    """W ``[B, H, T, S]`` and the KL ``[B]`` of masked scores, noise and the logits of a contextual prior."""
+    from probattn.sites.kernels import draw_map, draw_options
+
+    valid, real = getattr(layout, "valid", None), getattr(layout, "query_valid", None)
+    if real is not None:
+        real = real.expand(scores.shape[0], scores.shape[2]).contiguous()
+    maps = (item if item is None else item.contiguous() for item in (scores, rise, noise, logits))
+    weights, _, kl = draw_map(*maps, valid, real, *draw_options(method), with_kl)
+    return weights, kl
+
+
+def can_draw_by_kernel(method: BayesianAttention, scores: Tensor, layout: Layout) -> bool:
+    """True where one kernel of a GPU draws W and sums the KL."""
+    if not (layout.keys_last and runs_kernels(scores)):
+        return False
+    from probattn.sites.kernels import LONGEST
+
+    plain = method.scores == "normalised" and not method.learns_scale and not method.learns_strength
+    return plain and 0 < scores.shape[-1] <= LONGEST
 
 
 def can_answer_with_weights(method: BayesianAttention, layout: Layout) -> bool:

@@ -10,14 +10,18 @@ prediction, works with S where k >= 1/2: there nothing leaves float32's range, s
 between 1e-14 and 256 and the rest are probabilities. S takes half the passes over memory, and W is S over its sum
 instead of a softmax of log S.
 
+Off the CPU, :mod:`probattn.sites.kernels` does the same in one kernel; :func:`runs_kernels` says where.
+
 :func:`compile_sites` makes kernels of the arithmetic of a piece, where there is a compiler. The network runs as it is,
 which starts in seconds; :mod:`probattn.sites.traced` is for networks that a user compiles as a whole.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial, wraps
+from importlib.util import find_spec
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -32,6 +36,46 @@ from probattn.sites.weibull import Drawn, WeibullConstants, draw_gradients, draw
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+
+
+_WORKING: dict[int, bool] = {}
+"""Whether kernels of Triton compute what torch computes, by the number of the GPU."""
+
+
+def runs_kernels(tensor: Tensor) -> bool:
+    """Whether :mod:`probattn.sites.kernels` computes with a tensor: float32, on a GPU where it works."""
+    return tensor.is_cuda and tensor.dtype == torch.float32 and kernels_work(tensor)
+
+
+def kernels_work(tensor: Tensor) -> bool:
+    """Whether kernels work on a tensor's GPU, which is tried once, outside graphs of a compiler."""
+    number = tensor.get_device()
+    if number not in _WORKING:
+        if torch.compiler.is_compiling():
+            return False
+        _WORKING[number] = _try_kernels(tensor.device)
+    return _WORKING[number]
+
+
+def _try_kernels(device: torch.device) -> bool:
+    """Draws on a GPU by kernels and on the CPU without them; a warning where the two differ or the kernels fail."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        from probattn.sites.kernels import gap_to_torch
+
+        gap = gap_to_torch(device)
+        trouble = "" if gap <= TOLERANCE else f"their results differ from torch's by {gap:.1e}"
+    except Exception as error:  # noqa: BLE001 of a compiler, a driver or a kernel
+        trouble = str(error).strip().partition("\n")[0] or type(error).__name__
+    if trouble:
+        warnings.warn(
+            f"probattn: kernels of Triton do not work on {device}; draws of attention weights use slower operations of "
+            f"torch instead, with the same results: {trouble}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return not trouble
 
 
 class _Switch:
@@ -108,6 +152,7 @@ ADVICE = (
     "(output_attentions=True, or need_weights=True), can be differentiated twice"
 )
 """What to use for a second derivative."""
+TOLERANCE = 1e-4  # between a GPU's kernels and the CPU, relative to the largest number
 CPU_PIECE = 2**18  # entries of a piece on a CPU, whose float32 buffers fit a core's second-level cache
 
 

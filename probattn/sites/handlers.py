@@ -73,6 +73,11 @@ def takes_answers() -> bool:
     return len(handlers) == 1 and bool(getattr(handlers[0], "takes_outputs", False))
 
 
+def needs_prior() -> bool:
+    """Whether a handler may ask for the priors of sites."""
+    return any(getattr(handler, "needs_prior", True) for handler in value_handlers())
+
+
 def refuse_repeated(name: str) -> None:
     """``ValueError`` where a trace has a site of this name, which layers without a name share."""
     traces = [handler.trace for handler in value_handlers() if isinstance(handler, TraceMessenger)]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from probattn.first_order import edges_to, first_order
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.fused import ADVICE, pieces
+from probattn.sites.fused import ADVICE, pieces, runs_kernels
 
 
 class _Mix(nn.Module):
@@ -67,14 +67,33 @@ def mixed_positive(
     mixes: Sequence[Mix], state: Tensor, row_weight: Tensor | None, *, swept: bool = True
 ) -> list[Tensor]:
     """The softplus of several mixes of one state; with ``swept`` in one sweep, which refuses a second derivative."""
+    heads_alone = all(isinstance(mix, HeadMix) for mix in mixes)
+    if swept and heads_alone and runs_kernels(state) and len(mixes) <= 2 and _fits(mixes[0]):
+        return _mixed_by_kernel(mixes, state)
     # A compiler finds the sweep of its own, and cuts nothing into pieces.
-    if not swept or torch.compiler.is_compiling() or not all(isinstance(mix, HeadMix) for mix in mixes):
+    if not swept or torch.compiler.is_compiling() or not heads_alone:
         return [F.softplus(mix(state, row_weight)) for mix in mixes]
     heads = len(mixes[0].weight)
     weight = torch.stack([mix.weight for mix in mixes]).to(state.dtype)
     bias = torch.stack([mix.bias for mix in mixes]).to(state.dtype)
     mixed = _PositiveMixes.apply(state.reshape(-1, heads, state.shape[2:].numel()), weight, bias)
     return [item.view(state.shape) for item in mixed]
+
+
+def _fits(mix: Mix) -> bool:
+    from probattn.sites.kernels import MOST_HEADS
+
+    return len(mix.weight) <= MOST_HEADS
+
+
+def _mixed_by_kernel(mixes: Sequence[Mix], state: Tensor) -> list[Tensor]:
+    from probattn.sites.kernels import mix_maps
+
+    heads = len(mixes[0].weight)
+    pairs = [item.to(state.dtype) for mix in mixes for item in (mix.weight, mix.bias)]
+    maps = state.reshape(-1, heads, state.shape[2:].numel())
+    mixed = mix_maps(maps, *pairs, *[None] * (4 - len(pairs)))
+    return [item.view(state.shape) for item in mixed[: len(mixes)]]
 
 
 def _mixed(weight: Tensor, bias: Tensor, maps: Tensor, out: Tensor | None = None) -> Tensor:

@@ -32,7 +32,7 @@ from probattn.sites.weibull import WeibullConstants, prior_terms, raised_log_sca
 class PosteriorInputs:
     """Scores ``raw`` and upward path of one call, or what it gave (``computed``), from which q(S) follows on demand.
 
-    ``separate`` are scores of k alone.
+    ``separate`` are scores of k alone; ``normalised`` tells that ``raw`` is Phi.
     """
 
     method: BayesianAttention
@@ -44,13 +44,15 @@ class PosteriorInputs:
     draws: int = 1
     computed: UpwardOutputs | None = None
     separate: Tensor | None = None
+    normalised: bool = False
 
-    def detached(self, phi: Tensor) -> PosteriorInputs:
-        """The same in Phi and what the upward path gave, without gradients: nothing else of the pass is kept."""
+    def detached(self, phi: Tensor | None = None) -> PosteriorInputs:
+        """The same in Phi, or the scores, and what the upward path gave, without gradients or the rest of the pass."""
         if self.computed is not None:
             return self
-        outputs = UpwardOutputs(self.concentration, self.scale).detach()
-        return replace(self, raw=phi.detach(), call=None, shared=None, computed=outputs, separate=None)
+        raw, normalised = (self.raw, self.normalised) if phi is None else (phi, True)
+        alone = replace(self, raw=raw.detach(), normalised=normalised, call=None, shared=None, separate=None)
+        return replace(alone, computed=UpwardOutputs(self.concentration, self.scale).detach())
 
     @cached_property
     def upward(self) -> UpwardOutputs:
@@ -66,7 +68,7 @@ class PosteriorInputs:
     @cached_property
     def scores(self) -> Tensor:
         """Phi, raw or normalised, masked; exp(Phi) is E[S] when sigma is 0."""
-        if self.method.scores == "raw" or self.computed is not None:
+        if self.method.scores == "raw" or self.normalised:
             return self.raw
         return self.layout.log_softmax(self.raw)
 
@@ -152,7 +154,7 @@ class SitePosterior:
 
     Args:
         inputs: options, scores ``[B, H, T, S]`` and upward path, from which q(S) is computed.
-        prior: the prior of S, batch shape ``[B, H, T, S]``.
+        prior: the prior of S, batch shape ``[B, H, T, S]``, or a function that makes it on demand.
         observations: number of labels that one row of the batch stands for: 1, in a graph the number of labelled nodes.
     """
 
@@ -160,7 +162,9 @@ class SitePosterior:
     _inputs: PosteriorInputs | None = None
     _kl: Tensor | None = None
 
-    def __init__(self, inputs: PosteriorInputs, prior: Prior, observations: int = 1) -> None:
+    def __init__(
+        self, inputs: PosteriorInputs, prior: Prior | Callable[[], Prior], observations: int = 1
+    ) -> None:
         self._describe(inputs.method, inputs.layout, inputs.raw)
         self._inputs, self._prior, self.observations = inputs, prior, observations
 
@@ -179,10 +183,10 @@ class SitePosterior:
         """This call in its :class:`UpwardChain`; None without an upward path."""
         return None if self._inputs is None else self._inputs.call
 
-    @property
+    @cached_property
     def prior(self) -> Prior:
         """The prior of S."""
-        return self._prior
+        return self._prior if isinstance(self._prior, Gamma | LogNormal) else self._prior()
 
     @property
     def method(self) -> BayesianAttention:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import pyro
 import torch
+from pyro.distributions import Unit
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 
@@ -17,13 +18,15 @@ from probattn.distributions.log_space_distribution import carried_log, carried_w
 from probattn.sites.answers import (
     AnsweringPosterior,
     Attending,
+    KernelPosterior,
     TiledPosterior,
     WeightsPosterior,
     can_answer_with_weights,
+    can_draw_by_kernel,
     can_tile,
 )
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.handlers import is_handled, outer_plates
+from probattn.sites.handlers import is_handled, needs_prior, outer_plates, takes_answers
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.mixes import UpwardMaps
@@ -135,8 +138,10 @@ class LatentSite(nn.Module):
         layout: Layout,
         call: int,
         observations: int = 1,
+        *,
         origin: Origin = (0, 0),
         separate: Tensor | None = None,
+        alone: bool = False,
     ) -> Tensor:
         """W from masked scores: of a sample of S under a Pyro handler, of its posterior expectation under none."""
         if not is_handled():
@@ -146,11 +151,17 @@ class LatentSite(nn.Module):
             return layout.weights(mean)
         inputs = self._inputs(scores, layout, call, origin, separate)
         make_prior = partial(site_prior, self.method, self.prior, key, scores.shape, scores.dtype, layout)
+        once = alone or self.method.learns_concentration  # whether a second derivative is refused in any case
+        if once and takes_answers() and can_draw_by_kernel(self.method, scores, layout):
+            make_logits = partial(_prior_logits, self.prior, key)
+            return answer(name, KernelPosterior(inputs, make_prior, make_logits, observations))
         if can_answer_with_weights(self.method, layout):
             return answer(name, WeightsPosterior(inputs, make_prior, observations))
-        prior = make_prior()
-        posterior = SitePosterior(inputs, prior, observations)
-        value = pyro.sample(name, layout.event(prior), infer={INFER_KEY: posterior})
+        posterior = SitePosterior(inputs, make_prior, observations)
+        event: Any = Unit(scores.new_empty(len(scores)), validate_args=False)
+        if needs_prior():
+            event = layout.event(posterior.prior)
+        value = pyro.sample(name, event, infer={INFER_KEY: posterior})
         if value.shape != scores.shape:
             raise ValueError(
                 f"site {name!r}: expected unnormalised weights of shape {list(scores.shape)}, got {list(value.shape)}"
@@ -209,12 +220,14 @@ class AttentionSite(LatentSite):
         softcap: float | None = None,
         call: int = 0,
         origin: Origin = (0, 0),
+        alone: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Computes attention with the Pyro site ``name``; output and weights of a fully masked query are 0.
 
         The tensors, ``scale``, ``bias`` and ``softcap`` are those of :class:`Attending`; without ``mask`` all pairs are
         allowed. ``call`` counts this module's calls within a forward pass from 0. ``origin`` holds the positions of the
-        first query and the first key in their sequences; the query's is not 0 if a cache holds earlier tokens.
+        first query and the first key in their sequences; the query's is not 0 if a cache holds earlier tokens. With
+        ``alone`` the caller does not need the weights: a kernel of a GPU may draw them, without a second derivative.
 
         Returns:
             Output ``[B, H, T, E]`` and weights W ``[B, H, T, S]``, in the query's dtype.
@@ -229,7 +242,9 @@ class AttentionSite(LatentSite):
         scores = Attending(query, key, value, layout, scale, bias, softcap).scores()
         separate = None if self.separate is None else self.separate(query, key, mask)
         with torch.autocast(query.device.type, enabled=False):
-            weights = self._weights(name, scores, key, layout, call, origin=origin, separate=separate)
+            weights = self._weights(
+                name, scores, key, layout, call, origin=origin, separate=separate, alone=alone
+            )
             weights = weights.to(query.dtype)
         heads = query.shape[1]
         return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
@@ -244,7 +259,7 @@ class AttentionSite(LatentSite):
         """
         wide = attending.widened()
         if not can_tile(self.method, wide):
-            return self(name, *attending.tensors, **attending.options, call=call, origin=origin)
+            return self(name, *attending.tensors, **attending.options, call=call, origin=origin, alone=True)
         self._check(name, attending.query)
         with torch.autocast(attending.query.device.type, enabled=False):
             output = answer(name, TiledPosterior(self.method, wide, self.prior))
@@ -255,6 +270,10 @@ class AttentionSite(LatentSite):
         heads = query.shape[1]
         if heads != self.spec.num_heads and (not self.spec.windowed or heads % self.spec.num_heads):
             raise ValueError(f"site {name!r}: expected {self.spec.num_heads} query heads, got {heads}")
+
+
+def _prior_logits(prior: ContextualPrior | None, key: Tensor) -> Tensor | None:
+    return None if prior is None else prior.logits(key)
 
 
 def refuse_tracing(name: str) -> None:

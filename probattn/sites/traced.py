@@ -16,7 +16,7 @@ from torch import Tensor
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.distributions.log_space import cross_terms, finite_exp, standard_exponential
-from probattn.sites.answers import AnsweringPosterior, Attending
+from probattn.sites.answers import AnsweringPosterior, Attending, can_draw_by_kernel, draw_by_kernel
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
 from probattn.sites.handlers import refuse_unreached, value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
@@ -40,6 +40,7 @@ class GraphCall(NamedTuple):
     kl: Tensor | None  # KL(q || prior) in nats, [B]; None where nobody needs it
     phi: Tensor  # of one entry where the spread of q(S) is a constant
     outputs: UpwardOutputs
+    normalised: bool = True  # False where phi are the scores
 
 
 class Passes(Protocol):
@@ -94,19 +95,20 @@ def can_trace(site: AttentionSite) -> bool:
 class GraphMask(Layout):
     """The validity of pairs and queries, as of :class:`AttentionMask`, without questions that only values answer."""
 
-    def __init__(self, valid: Tensor, real: Tensor | None) -> None:
+    def __init__(self, valid: Tensor, query_valid: Tensor | None) -> None:
         self.valid = valid[:, :, :1] if valid.stride(2) == 0 else valid
-        self.real = real
+        self.query_valid = query_valid
 
     @property
     def query_weight(self) -> Tensor | None:
         """``[B, 1, T, 1]``, 0 for padded queries; None where all are real."""
-        return None if self.real is None else self.real[:, None, :, None].float()
+        return None if self.query_valid is None else self.query_valid[:, None, :, None].float()
 
     @property
     def pair_valid(self) -> Tensor:
         """Bool, True for the entries that take part in the KL."""
-        return self.valid if self.real is None else self.valid & self.real[:, None, :, None]
+        real = self.query_valid
+        return self.valid if real is None else self.valid & real[:, None, :, None]
 
     @property
     def pair_weight(self) -> Tensor:
@@ -151,16 +153,47 @@ def attend_in_graph(
             scores = layout.masked(scores)
         outputs = UpwardOutputs() if site.upward is None else _upward(site, scores, layout, within, call)
         noise = _noise(name, method, query, scores, layout, within)
-        phi = layout.zero_forbidden(scores if method.scores == "raw" else layout.log_softmax(scores))
-        log_value, entries = _DRAWS[method.posterior](method, phi, outputs, noise)
-        weights = layout.weights(log_value).to(query.dtype)
-        kl = None
-        if within.with_kl:
-            kl = entries(
-                *prior_parameters(method, site.prior, key, heads, phi.dtype, layout), layout.pair_weight
-            )
-        within.calls[name] = GraphCall(method, kl, *_spread(method, phi, outputs))
+        by_kernel = can_draw_by_kernel(method, scores, layout)
+        draw = _draw_by_kernel if by_kernel else _draw_in_graph
+        weights, kl, phi = draw(site, key, scores, layout, outputs, noise, within.with_kl)
+        weights = weights.to(query.dtype)
+        within.calls[name] = GraphCall(method, kl, *_spread(method, phi, outputs), not by_kernel)
     return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
+
+
+def _draw_in_graph(
+    site: AttentionSite,
+    key: Tensor,
+    scores: Tensor,
+    layout: Layout,
+    outputs: UpwardOutputs,
+    noise: Tensor,
+    with_kl: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """W, the KL and Phi, in operations that a compiler fuses."""
+    method = site.method
+    phi = layout.zero_forbidden(scores if method.scores == "raw" else layout.log_softmax(scores))
+    log_value, entries = _DRAWS[method.posterior](method, phi, outputs, noise)
+    weights = layout.weights(log_value)
+    if not with_kl:
+        return weights, None, phi
+    prior = prior_parameters(method, site.prior, key, scores.shape[1], phi.dtype, layout)
+    return weights, entries(*prior, layout.pair_weight), phi
+
+
+def _draw_by_kernel(
+    site: AttentionSite,
+    key: Tensor,
+    scores: Tensor,
+    layout: Layout,
+    outputs: UpwardOutputs,
+    noise: Tensor,
+    with_kl: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The same by a kernel; the scores instead of Phi."""
+    logits = None if site.prior is None or not with_kl else site.prior.logits(key)
+    weights, kl = draw_by_kernel(site.method, layout, scores, outputs.concentration, noise, logits, with_kl)
+    return weights, kl if with_kl else None, scores
 
 
 def _upward(
@@ -242,7 +275,7 @@ class GraphPosterior(AnsweringPosterior):
     def inputs(self) -> PosteriorInputs:
         """What the spread of q(S) follows from."""
         call = self._within.calls[self._name]
-        return PosteriorInputs(call.method, call.phi, computed=call.outputs)
+        return PosteriorInputs(call.method, call.phi, computed=call.outputs, normalised=call.normalised)
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws the noise of S, the answer; the value itself is ``[B, 0]``."""
@@ -313,7 +346,7 @@ def _noise(
     name: str, method: BayesianAttention, query: Tensor, scores: Tensor, layout: Layout, within: GraphPass
 ) -> Tensor:
     """The noise of a call, after that of the calls before."""
-    valid, real = (layout.valid, layout.real) if isinstance(layout, GraphMask) else (None, None)
+    valid, real = (layout.valid, layout.query_valid) if isinstance(layout, GraphMask) else (None, None)
     options = f"{method.posterior} {method.noise} {method.kl_reduction}"
     noise: Tensor
     noise, within.order = site_noise(

@@ -1,20 +1,23 @@
 """Counts what a GPU would do: kernels that are launched, and how often a step waits for it. `make bench`.
 
 A count needs no GPU and does not depend on the machine. Every operator that torch dispatches and that computes or
-copies numbers is a kernel; views, and results without values, are none. The code takes the ways of an accelerator, and
-runs on the CPU: :func:`probattn.host.on_cpu` says no, and rows of a pass are those of a GPU. Counts of a training step
-are what a method adds to those of eager attention, for each layer; the others are in units of one eager pass without
-gradients.
+copies numbers is a kernel; views, and results without values, are none. Operators of :mod:`probattn.sites.kernels`
+count as what they launch. The code takes the ways of an accelerator, and runs on the CPU, kernels of Triton by its
+interpreter: :func:`probattn.host.on_cpu` says no, :func:`probattn.sites.fused.runs_kernels` yes where a GPU would, and
+rows of a pass are those of a GPU. Counts of a training step are what a method adds to those of eager attention, for
+each layer; the others are in units of one eager pass without gradients.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 from unittest.mock import patch
@@ -25,11 +28,15 @@ import torch
 import typer
 import yaml
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from probattn.host import on_cpu
 from probattn.inference import predictive
+from probattn.sites import kernels
+from probattn.sites.fused import runs_kernels
+
+LAUNCH = kernels.launch
 
 DECLARED = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 SHAPE = attention.Shape(**DECLARED["shape"])
@@ -84,12 +91,17 @@ class Count(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        name = func._schema.name.partition("::")[2]
+        package, _, name = func._schema.name.partition("::")
         if name in WAITS or (name == "index" and any(_is_mask(item) for item in args[1])):
             self.waits[name] += 1
         result = func(*args, **(kwargs or {}))
         tensors = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
-        if not func.is_view and name not in WITHOUT_KERNEL | WAITS and any(map(torch.numel, tensors)):
+        if (
+            package != "probattn"
+            and not func.is_view
+            and name not in WITHOUT_KERNEL | WAITS
+            and any(map(torch.numel, tensors))
+        ):
             self.kernels[name] += 1
         return result
 
@@ -102,16 +114,24 @@ def _elsewhere(_: Any) -> bool:
     return False
 
 
+def _is_float32(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.float32
+
+
+WAYS = {"on_cpu": (on_cpu, _elsewhere), "runs_kernels": (runs_kernels, _is_float32)}
+"""Functions that tell the machine, and those that take their place."""
+
+
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """The code goes the ways that it goes on an accelerator."""
     with ExitStack() as stack:
         for module in list(sys.modules.values()):
-            if (
-                getattr(module, "__name__", "").startswith("probattn.")
-                and vars(module).get("on_cpu") is on_cpu
-            ):
-                stack.enter_context(patch.object(module, "on_cpu", _elsewhere))
+            if not getattr(module, "__name__", "").startswith("probattn."):
+                continue
+            for name, (function, other) in WAYS.items():
+                if vars(module).get(name) is function:
+                    stack.enter_context(patch.object(module, name, other))
         stack.enter_context(dist.validation_enabled(False))  # which is Pyro's default
         stack.enter_context(patch.object(predictive, "CPU_ROWS_PER_PASS", predictive.ROWS_PER_PASS))
         yield
@@ -125,22 +145,44 @@ def counted(kind: str, variant: str) -> Count:
     step = attention.build_step(kind, variant, SHAPE, device)
     with as_on_a_gpu():
         step()
-        with Count() as count:
+        with Count() as count, _within_operators(count):
             step()
     return count
 
 
 def _compiled(step: Callable[[], Any]) -> Count:
-    """What a first step compiles; graphs that are made already are compiled again."""
+    """What a first step compiles, and what its operators launch; graphs that are made already are compiled again."""
     from torch._inductor import metrics
 
+    count = Count()
     torch._dynamo.reset()
     metrics.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
+    with torch._inductor.config.patch(force_disable_caches=True), as_on_a_gpu(), _within_operators(count):
         step()
-    count = Count()
     count.kernels["generated"] = metrics.generated_kernel_count
     return count
+
+
+@contextmanager
+def _within_operators(count: Count) -> Iterator[None]:
+    """Counts what the operators of :mod:`probattn.sites.kernels` launch."""
+
+    def launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
+        count.kernels[kernel.__name__] += 1
+        with _disable_current_modes():  # the interpreter computes with torch
+            LAUNCH(kernel, programs, *arguments, **options)
+
+    def counting(function: Callable[..., Any], *arguments: Any) -> Any:
+        with _disable_current_modes(), count:
+            return function(*arguments)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(kernels, "launch", launch))
+        for operator in kernels.OPERATORS:
+            made = operator._backend_fns
+            wrapped = {device: partial(counting, function) for device, function in made.items()}
+            stack.enter_context(patch.dict(made, wrapped))
+        yield
 
 
 def main(
@@ -195,4 +237,6 @@ def measured(kind: str, variants: Sequence[str] | None = None) -> Iterator[tuple
 
 
 if __name__ == "__main__":
+    if os.environ.get("TRITON_INTERPRET") != "1":  # which Triton reads when it is loaded
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "TRITON_INTERPRET": "1"})
     typer.run(main)

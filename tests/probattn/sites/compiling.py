@@ -1,0 +1,62 @@
+"""Compiles the kernels of probattn.sites.triton_kernels for GPUs; prints size and shared memory of each, in bytes.
+
+Triton brings the assembler and needs no GPU. TRITON_INTERPRET must not be set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+
+from probattn.sites import kernels, triton_kernels
+
+FLOATS = {"rho", "floor", "rate", "log_rate", "strength", "spread", "prior"}
+SIZES = {"heads", "groups", "queries", "keys", "pairs", "total", "span"}
+MAPS = ("valid", "real", "logits", "rise")
+"""Arguments of a draw that may be absent."""
+
+
+def compiled(kernel: Any, architecture: int, warps: int, constants: dict[str, Any]) -> tuple[int, int]:
+    """Size of the machine code and of the shared memory; absent arguments are constants, None."""
+    kinds: dict[str, Any] = {}
+    for name in kernel.arg_names:
+        kinds[name] = "*u8" if name in ("valid", "real") else "*fp32"
+        kinds[name] = "i32" if name in SIZES else "fp32" if name in FLOATS else kinds[name]
+    kinds |= {"strides": ("i32",) * 4} if "strides" in kinds else {}
+    kinds |= dict.fromkeys(constants, "constexpr")
+    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = triton.compiler.ASTSource(kernel, kinds, values)
+    target = GPUTarget("cuda", architecture, 32)
+    made = triton.compile(source, target=target, options={"num_warps": warps})
+    return len(made.asm["cubin"]), made.metadata.shared
+
+
+def results() -> Iterator[tuple[int, int]]:
+    """Of all kernels, with all arguments and without those that may be absent."""
+    for architecture in (80, 90):
+        lengths = ((128, 128), (1, 4096))
+        for family, length, absent in product((0, 1, 2), lengths, ((), MAPS)):
+            tile = kernels._tile(*length)
+            warps = tile.pop("num_warps")
+            shared = {"FAMILY": family, **tile, **dict.fromkeys(absent)}
+            forward = dict.fromkeys(["divergence"] if absent else [])
+            backward = dict.fromkeys(["by_divergence", "to_rise", "to_logits"] if absent else [])
+            yield compiled(triton_kernels.draw_kernel, architecture, warps, shared | forward)
+            yield compiled(triton_kernels.draw_backward_kernel, architecture, warps, shared | backward)
+        for heads, two in product((16, 32), (True, False)):
+            shared = kernels._mix_tile(heads)
+            warps = shared.pop("num_warps")
+            forward = dict.fromkeys([] if two else ["weight_2", "bias_2", "mixed_2"])
+            backward = dict.fromkeys([] if two else ["weight_2", "mixed_2", "pull_2"])
+            yield compiled(triton_kernels.mix_kernel, architecture, warps, shared | forward)
+            backward["MIXES"] = 1 + two
+            yield compiled(triton_kernels.mix_backward_kernel, architecture, warps, shared | backward)
+
+
+if __name__ == "__main__":
+    print(json.dumps(list(results())))
