@@ -286,6 +286,11 @@ class HeadParticles(ParticleUpdate):
         self, model: nn.Module, num_data: int, kernel: SteinKernel | ParticleKernel | None = None
     ) -> None:
         sets = particle_sets(model)
+        if not sets and particle_record(model) is not None:
+            raise ValueError(
+                f"HeadParticles: the particles of layers of {type(model).__name__} are trained by their losses alone "
+                "(no sampler, or repulsion of predictions); train with probattn.inference.SVIDriver"
+            )
         if not sets:
             raise ValueError(
                 f"HeadParticles: {type(model).__name__} has no repulsive heads, nor layers as particles that repel; "

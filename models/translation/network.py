@@ -124,8 +124,8 @@ class SearchOptions(Options):
         num_beams: number of beams, >= 1; 1 is greedy search.
         length_penalty: exponent a: finished hypotheses are ranked by log-probability / length^a, so larger values
             favour longer ones. Vaswani et al. 2017 divide by ((5 + length) / 6)^0.6 instead.
-        extra_length: maximum number of tokens by which a translation is longer than its source, >= 1; 50 in Vaswani et
-            al. 2017. The network's number of positions is a further limit.
+        extra_length: maximum number of tokens by which a translation is longer than the longest source of its batch, >=
+            1; 50 in Vaswani et al. 2017. The network's number of positions is a further limit.
         batch_size: number of sentences that are translated at once, >= 1.
 
     Raises:

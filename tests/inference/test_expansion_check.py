@@ -77,7 +77,8 @@ def test_rows_whose_standard_deviation_is_wrong_are_replaced_and_others_kept():
     assert moments.source == "mixed"
     # 300 draws know a standard deviation to 4%, of tails like these to 10%.
     assert off[~moments.drawn].max() < 1.6 and moments.drawn[off > 1.8].all() and not moments.drawn.all()
-    assert moments.num_samples.tolist() == [20 * drawn for drawn in moments.drawn.tolist()]
+    assert set(moments.num_samples[moments.drawn].tolist()) <= {20, 20 * MORE}
+    assert not moments.num_samples[~moments.drawn].any()
     expansion = posterior_moments(net, rows(), method="expansion")
     torch.testing.assert_close(moments.logits[~moments.drawn], expansion.logits[~moments.drawn])
     torch.testing.assert_close(moments.covariance[~moments.drawn], expansion.covariance[~moments.drawn])
@@ -340,3 +341,50 @@ def test_points_at_two_standard_deviations_need_no_concentrations(monkeypatch):
     assert number == 2  # of two layers
     assert posterior_moments(net, rows(1)).check is None
     assert len(calls) == 2 * number
+
+
+class OwnNetwork(torch.nn.Module):
+    """A network whose rows nobody knows to be apart."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, **inputs):
+        return self.net(**inputs).logits
+
+
+@pytest.mark.parametrize(("wrap", "passes"), [(lambda net: net, 1), (OwnNetwork, 2)])
+def test_a_row_runs_alone_where_nothing_else_tells_that_rows_are_apart(wrap, passes):
+    net = network(std=0.1)
+    sizes = []
+    net.bert.embeddings.register_forward_pre_hook(
+        lambda *given: sizes.append(len(given[2]["input_ids"])), with_kwargs=True
+    )
+    posterior_moments(wrap(net), rows(3), method="expansion")
+    assert sizes == [3, 1][:passes]
+
+
+def test_derivatives_need_no_prior(monkeypatch):
+    net, batch = network(probattn.BayesianAttention(), std=0.1), rows(2)
+    expected = posterior_moments(net, batch, method="expansion")
+
+    def refuse(*_):
+        raise AssertionError("a prior was made")
+
+    monkeypatch.setattr(probattn.sites.prior.ContextualPrior, "logits", refuse)
+    assert posterior_moments(net, batch, method="expansion").covariance.equal(expected.covariance)
+
+
+def test_rows_that_more_draws_decide_have_the_moments_of_these(monkeypatch):
+    monkeypatch.setattr("probattn.inference.expansion.DOUBT", -1.0)  # every row is drawn
+    unclear = Limits(-1.0, *[float("inf")] * 3)
+    monkeypatch.setattr("probattn.inference.expansion.NEAR", unclear)
+    monkeypatch.setattr("probattn.inference.expansion.FAR", Limits(*[float("inf")] * 4))
+    monkeypatch.setattr("probattn.inference.expansion.LAST", unclear)
+    net, batch = network(std=0.1), rows(3)
+    with pytest.warns(UserWarning, match="moments of draws"):
+        moments = posterior_moments(net, batch, num_samples=8, seed=4)
+    assert moments.num_samples.tolist() == [8 * MORE] * 3
+    draws = posterior_predict(net, batch, 8 * MORE, seed=(4, 1))
+    torch.testing.assert_close(moments.logits, draws.logits.mean(dim=0), rtol=1e-5, atol=1e-5)
