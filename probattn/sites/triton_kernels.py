@@ -19,14 +19,11 @@ _EULER = tl.constexpr(EULER_MASCHERONI)
 _LOWEST, _HIGHEST = (tl.constexpr(value) for value in NOISE_RANGE)
 _EPSILON = tl.constexpr(torch.finfo(torch.float32).eps)
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
-_LARGE = tl.constexpr(torch.finfo(torch.float32).max)
 _FORBIDDEN = tl.constexpr(-1e30)
 _OUTSIDE = tl.constexpr(-math.inf)
 
 LEARNED, CONSTANT, NORMAL = 0, 1, 2
 """Families of q(S): Weibull of a learned or a constant concentration, log-normal."""
-
-
 _LEARNED, _NORMAL = tl.constexpr(LEARNED), tl.constexpr(NORMAL)
 
 
@@ -68,11 +65,10 @@ def _rows(queries, keys, heads, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _pairs(valid, strides, real, datum, head, query, key, queries, there):
+def _pairs(valid, by_datum, by_head, by_query, by_key, real, datum, head, query, key, queries, there):
     """Which entries are allowed, and which of them take part in the KL."""
     allowed = there
     if valid is not None:
-        by_datum, by_head, by_query, by_key = strides
         at = datum.to(tl.int64) * by_datum + head * by_head + query * by_query + key * by_key
         allowed = allowed & (tl.load(valid + at, mask=there, other=0) != 0)
     counted = allowed
@@ -94,12 +90,15 @@ def _log_alpha(logits, strength, datum, head, groups, repeats, keys, key, allowe
 @triton.jit
 def draw_kernel(
     scores, rise, noise, logits, valid, real, weights, log_sums, divergence,
-    strides, heads, groups, queries, keys, rho, floor, rate, log_rate, strength, spread, prior,
+    by_datum, by_head, by_query, by_key, heads, groups, queries, keys,
+    rho, floor, rate, log_rate, strength, spread, prior,
     FAMILY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """W, log sum_keys S and, where ``divergence`` is there, the KL of each query; arguments of :func:`draw_map`."""
     datum, head, query, key, offset, there = _rows(queries, keys, heads, ROWS, COLUMNS)
-    allowed, counted = _pairs(valid, strides, real, datum, head, query, key, queries, there)
+    allowed, counted = _pairs(
+        valid, by_datum, by_head, by_query, by_key, real, datum, head, query, key, queries, there
+    )
     log_mean = _log_softmax(tl.where(key < keys, tl.load(scores + offset, mask=there, other=0.0), _OUTSIDE))
     log_mean = tl.where(there, log_mean, 0.0)
     mean = tl.maximum(tl.exp(log_mean), _TINY)
@@ -145,12 +144,15 @@ def draw_kernel(
 def draw_backward_kernel(
     scores, rise, logits, valid, real, weights, log_sums, by_weights, by_divergence,
     to_scores, to_rise, to_logits,
-    strides, heads, groups, queries, keys, rho, floor, rate, log_rate, strength, spread, prior,
+    by_datum, by_head, by_query, by_key, heads, groups, queries, keys,
+    rho, floor, rate, log_rate, strength, spread, prior,
     FAMILY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Gradients by scores, by the upward path and, summed over a program's queries, by the prior's logits."""
     datum, head, query, key, offset, there = _rows(queries, keys, heads, ROWS, COLUMNS)
-    allowed, counted = _pairs(valid, strides, real, datum, head, query, key, queries, there)
+    allowed, counted = _pairs(
+        valid, by_datum, by_head, by_query, by_key, real, datum, head, query, key, queries, there
+    )
     log_mean = _log_softmax(tl.where(key < keys, tl.load(scores + offset, mask=there, other=0.0), _OUTSIDE))
     log_mean = tl.where(there, log_mean, 0.0)
     share_of_keys = tl.where(there, tl.exp(log_mean), 0.0)

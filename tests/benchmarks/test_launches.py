@@ -7,6 +7,7 @@ pytest.importorskip(
     "triton", reason="counts kernels of Triton, which its interpreter runs: pip install triton (Linux)"
 )
 launches = pytest.importorskip("launches")
+pytestmark = pytest.mark.interpreter
 
 SLOW = {"aligned, OT", "aligned, MMD"}
 COUNTED = [

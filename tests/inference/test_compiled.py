@@ -69,7 +69,7 @@ def by_kernels(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.triton
+@pytest.mark.interpreter
 @pytest.mark.parametrize("method", [BayesianAttention(), BayesianAttention.bam()], ids=["babn", "bam"])
 def test_kernels_of_a_gpu_are_operators_of_the_graph(method, by_kernels, traced, tmp_path):
     compare_compiled(method, traced)

@@ -17,6 +17,7 @@ from probattn.sites import kernels, triton_kernels
 
 FLOATS = {"rho", "floor", "rate", "log_rate", "strength", "spread", "prior"}
 SIZES = {"heads", "groups", "queries", "keys", "pairs", "total", "span"}
+SIZES |= {"by_datum", "by_head", "by_query", "by_key"}
 MAPS = ("valid", "real", "logits", "rise")
 """Arguments of a draw that may be absent."""
 
@@ -27,7 +28,6 @@ def compiled(kernel: Any, architecture: int, warps: int, constants: dict[str, An
     for name in kernel.arg_names:
         kinds[name] = "*u8" if name in ("valid", "real") else "*fp32"
         kinds[name] = "i32" if name in SIZES else "fp32" if name in FLOATS else kinds[name]
-    kinds |= {"strides": ("i32",) * 4} if "strides" in kinds else {}
     kinds |= dict.fromkeys(constants, "constexpr")
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = triton.compiler.ASTSource(kernel, kinds, values)
@@ -48,6 +48,17 @@ def results() -> Iterator[tuple[int, int]]:
             backward = dict.fromkeys(["by_divergence", "to_rise", "to_logits"] if absent else [])
             yield compiled(triton_kernels.draw_kernel, architecture, warps, shared | forward)
             yield compiled(triton_kernels.draw_backward_kernel, architecture, warps, shared | backward)
+        # Triton compiles numbers of 1 as constants.
+        ones = dict.fromkeys(("heads", "groups", "queries", "keys"), 1) | {"by_key": 1}
+        tile = kernels._tile(1, 1)
+        warps = tile.pop("num_warps")
+        yield compiled(triton_kernels.draw_kernel, architecture, warps, {"FAMILY": 0, **tile, **ones})
+        yield compiled(
+            triton_kernels.draw_backward_kernel, architecture, warps, {"FAMILY": 0, **tile, **ones}
+        )
+        ones = dict.fromkeys(("heads", "pairs", "total", "span"), 1) | kernels._mix_tile(1) | {"MIXES": 2}
+        warps = ones.pop("num_warps")
+        yield compiled(triton_kernels.mix_backward_kernel, architecture, warps, ones)
         for heads, two in product((16, 32), (True, False)):
             shared = kernels._mix_tile(heads)
             warps = shared.pop("num_warps")
