@@ -87,8 +87,10 @@ def _bytes(mask: Tensor | None) -> Tensor | None:
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
-    """Starts the programs of a kernel."""
-    if programs:
+    """Starts the programs of a kernel on the device of its first argument."""
+    if not programs:
+        return
+    with torch.cuda.device_of(arguments[0]):
         kernel[(programs,)](*arguments, **options)
 
 
