@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
-from probattn.sites.fused import check_compiler, kernels_work
+from probattn.sites.fused import check_compiler
 
 
 class CompiledNetworks:
@@ -39,9 +39,6 @@ class CompiledNetworks:
             options["mode"] = mode
         self._calls: list[tuple[nn.Module, Any]] = []
         for net in networks:
-            first = next(net.parameters(), None)
-            if first is not None and first.is_cuda:
-                kernels_work(first)
             if isinstance(net, PreTrainedModel) and net._compiled_call_impl is None:
                 net.compile(**options)
                 self._calls.append((net, net._compiled_call_impl))

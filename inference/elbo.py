@@ -21,11 +21,13 @@ from torch._compile import _disable_dynamo
 from torch.distributions import Categorical, kl_divergence
 
 from probattn.distributions import LogNormal, Weibull
+from probattn.distributions.log_space import computing_dtype
 from probattn.host import on_cpu
 from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
+from probattn.sites.fused import try_kernels
 from probattn.sites.handlers import SHARED_STATE, DeferredFactor, compute_together
 from probattn.sites.masks import AttentionMask
 from probattn.sites.particle_layers import (
@@ -104,6 +106,7 @@ class AttentionELBO(TraceMeanField_ELBO):
             traces: tuple[Trace, Trace] = super()._get_trace(model, guide, args, kwargs)
             return traces
         self._model, self._count = model, particle_count(model) or 1
+        try_kernels(model)
         with _by_particle(model, args) as of_all, guide.outputs_alone():
             guide(*of_all, **kwargs)
             model_trace, guide_trace = guide.get_traces()
@@ -303,6 +306,7 @@ def trace_terms(
     # What a model lacks is a number, which no operation of a device is spent on.
     loss = kl - log_likelihood if isinstance(kl, Tensor) else -log_likelihood
     loss = loss - factor if isinstance(factor, Tensor) else loss
+    loss = loss.to(computing_dtype(loss)) if isinstance(loss, Tensor) else loss
     terms = (loss, log_likelihood, kl, kl_nats, factor)
     reference = next((term for term in terms if isinstance(term, Tensor)), torch.as_tensor(0.0))
     divided = (torch.as_tensor(term / size, device=reference.device) for term in terms)

@@ -255,8 +255,15 @@ def _is_in_order(model: Any) -> bool:
 
 def has_rows_apart(model: Any) -> bool:
     """Whether a model is known to predict every row from that row alone; False where only a pass tells."""
-    name = type(getattr(model, "net", model)).__name__
-    return _is_in_order(model) and name.endswith(_ROW_BY_ROW)
+    net = getattr(model, "net", model)
+    base = net.get_base_model() if hasattr(net, "get_base_model") else net
+    if not (_is_in_order(model) and type(base).__name__.endswith(_ROW_BY_ROW)):
+        return False
+    modules = [base, *net.modules()]
+    return all(
+        type(one).__module__.startswith((*_IN_ORDER, "torch.nn.")) and "forward" not in vars(one)
+        for one in modules
+    )
 
 
 def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> list[str]:

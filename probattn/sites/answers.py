@@ -86,7 +86,7 @@ class WeightsPosterior(AnsweringPosterior):
         inputs = replace(self.inputs, shared=shared, draws=noise.draws)
         drawn = predicted_weights(inputs, noise)
         if drawn is None:
-            log_value = SitePosterior(inputs, self.prior).log_draw(noise, with_kl=False)
+            log_value = SitePosterior(inputs, self._prior).log_draw(noise, with_kl=False)
             self.answer = self.layout.weights(log_value)
         else:
             self.answer = drawn[1]
@@ -112,8 +112,7 @@ class KernelPosterior(WeightsPosterior):
         drawn = noise.normal(inputs.raw) if normal else site_uniform(self.method, noise, inputs.raw)
         logits = self._make_logits() if with_kl else None
         call = self.method, self.layout, inputs.raw, inputs.concentration
-        self.answer, kl = draw_by_kernel(*call, drawn, logits, with_kl)
-        self._kl = kl if with_kl else None
+        self.answer, self._kl = draw_by_kernel(*call, drawn, logits, with_kl)
         self._inputs = inputs.detached()
         return self._nothing()
 
@@ -126,7 +125,7 @@ def draw_by_kernel(
     noise: Tensor,
     logits: Tensor | None,
     with_kl: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """W ``[B, H, T, S]`` and the KL ``[B]`` of masked scores, noise and the logits of a contextual prior."""
     from probattn.sites.kernels import draw_map, draw_options
 
@@ -135,7 +134,7 @@ def draw_by_kernel(
         real = real.expand(scores.shape[0], scores.shape[2]).contiguous()
     maps = (item if item is None else item.contiguous() for item in (scores, rise, noise, logits))
     weights, _, kl = draw_map(*maps, valid, real, *draw_options(method), with_kl)
-    return weights, kl
+    return weights, kl if with_kl else None
 
 
 def can_draw_by_kernel(method: BayesianAttention, scores: Tensor, layout: Layout) -> bool:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, wraps
 from importlib.util import find_spec
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from probattn.distributions.log_space import finite_exp
@@ -57,6 +58,13 @@ def kernels_work(tensor: Tensor) -> bool:
     return _WORKING[number]
 
 
+def try_kernels(model: object) -> None:
+    """Tries the kernels on the GPU of a model's parameters, before a graph needs to know whether they work."""
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if first is not None and first.is_cuda:
+        kernels_work(first)
+
+
 def _try_kernels(device: torch.device) -> bool:
     """Draws on a GPU by kernels and on the CPU without them; a warning where the two differ or the kernels fail."""
     if find_spec("triton") is None:
@@ -64,7 +72,10 @@ def _try_kernels(device: torch.device) -> bool:
     try:
         from probattn.sites.kernels import gap_to_torch
 
-        gap = gap_to_torch(device)
+        with ThreadPoolExecutor(
+            1
+        ) as pool:  # a thread of its own has no hooks, modes or checkpoints of this one
+            gap = pool.submit(gap_to_torch, device).result()
         trouble = "" if gap <= TOLERANCE else f"their results differ from torch's by {gap:.1e}"
     except Exception as error:  # noqa: BLE001 of a compiler, a driver or a kernel
         trouble = str(error).strip().partition("\n")[0] or type(error).__name__

@@ -16,8 +16,9 @@ import triton
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.distributions.log_space import cross_terms, log_gamma_1p_reciprocal
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.fused import ADVICE, draw_weibull
+from probattn.sites.fused import ADVICE
 from probattn.sites.triton_kernels import (
     CONSTANT,
     LEARNED,
@@ -27,7 +28,7 @@ from probattn.sites.triton_kernels import (
     mix_backward_kernel,
     mix_kernel,
 )
-from probattn.sites.weibull import WeibullConstants, prior_terms
+from probattn.sites.weibull import WeibullConstants, prior_terms, site_concentration
 
 LONGEST = 4096
 """Keys of a row that a program holds."""
@@ -126,7 +127,7 @@ def draw_map(
 
 @draw_map.register_fake
 def _(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(scores), torch.empty_like(scores[..., 0]), scores.new_empty(len(scores))
+    return torch.empty_like(scores), torch.empty_like(scores[..., 0]), scores.new_empty(scores.shape[0])
 
 
 @torch.library.custom_op("probattn::draw_map_backward", mutates_args=())
@@ -294,7 +295,6 @@ OPERATORS = (draw_map, draw_map_backward, mix_maps, mix_maps_backward)
 """The operators of this module."""
 
 
-@torch.inference_mode(False)
 def gap_to_torch(device: torch.device) -> float:
     """The largest difference between a small step by kernels and one of torch on the CPU, relative to the numbers."""
     numbers, method = torch.Generator().manual_seed(0), BayesianAttention()
@@ -322,12 +322,14 @@ def _torch_step(
     bias: Tensor,
     logits: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Weights and KL of a draw whose k has another map in it."""
+    """Weights and KL of a draw whose k has another map in it, by operations that autograd knows."""
     rise = rise + F.softplus(weight @ state.flatten(2) + bias[:, None]).view_as(state)
-    log_alpha = torch.log_softmax(logits, dim=-1)[:, :, None]
-    constants = WeibullConstants.of(method, scores.dtype)
-    drawn = draw_weibull(scores, rise, noise.clone(), log_alpha.exp(), None, constants, normalise=True)
-    return drawn.value, drawn.kl + prior_terms(log_alpha, logits.new_zeros(()), None, scores.shape)
+    phi, log_alpha = torch.log_softmax(scores, dim=-1), torch.log_softmax(logits, dim=-1)[:, :, None]
+    k = site_concentration(method, phi.exp(), rise)
+    log_scale = phi - log_gamma_1p_reciprocal(k)
+    weights = torch.softmax(log_scale + (-noise.log()).log() / k, dim=-1)
+    terms = cross_terms(method.prior_rate * phi.exp(), log_scale, k, log_alpha.exp()).sum(dim=(1, 2, 3))
+    return weights, terms + prior_terms(log_alpha, logits.new_zeros(()), None, scores.shape)
 
 
 def _kernel_step(

@@ -68,7 +68,7 @@ def mixed_positive(
 ) -> list[Tensor]:
     """The softplus of several mixes of one state; with ``swept`` in one sweep, which refuses a second derivative."""
     heads_alone = all(isinstance(mix, HeadMix) for mix in mixes)
-    if swept and heads_alone and runs_kernels(state) and len(mixes) <= 2 and _fits(mixes[0]):
+    if swept and heads_alone and runs_kernels(state) and _fits(mixes[0]):
         return _mixed_by_kernel(mixes, state)
     # A compiler finds the sweep of its own, and cuts nothing into pieces.
     if not swept or torch.compiler.is_compiling() or not heads_alone:
@@ -90,8 +90,8 @@ def _mixed_by_kernel(mixes: Sequence[Mix], state: Tensor) -> list[Tensor]:
     from probattn.sites.kernels import mix_maps
 
     heads = len(mixes[0].weight)
-    pairs = [item.to(state.dtype) for mix in mixes for item in (mix.weight, mix.bias)]
-    maps = state.reshape(-1, heads, state.shape[2:].numel())
+    pairs = [item.to(state.dtype).contiguous() for mix in mixes for item in (mix.weight, mix.bias)]
+    maps = state.reshape(-1, heads, state.shape[2:].numel()).contiguous()
     mixed = mix_maps(maps, *pairs, *[None] * (4 - len(pairs)))
     return [item.view(state.shape) for item in mixed[: len(mixes)]]
 

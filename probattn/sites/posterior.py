@@ -257,7 +257,7 @@ class SitePosterior:
         inputs = replace(self.inputs, shared=shared, draws=noise.draws)
         drawn = predicted_weights(inputs, noise)
         if drawn is None:
-            return SitePosterior(inputs, self.prior).draw(noise, with_kl=False)
+            return SitePosterior(inputs, self._prior).draw(noise, with_kl=False)
         return carry_weights(*drawn, self.mask)
 
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
@@ -286,12 +286,15 @@ class SitePosterior:
         """log S, or W, of a learned Weibull posterior, and the KL, in one sweep."""
         inputs, method = self.inputs, self.method
         scores = inputs.raw if normalise else inputs.scores
-        log_alpha, rate = cast(Gamma, self.prior).unexpanded
+        log_alpha, rate = cast(Gamma, self.prior).unexpanded if with_kl else (None, None)
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
-        alpha, options = log_alpha.exp() if with_kl else None, WeibullConstants.of(method, scores.dtype)
+        alpha, options = (
+            None if log_alpha is None else log_alpha.exp(),
+            WeibullConstants.of(method, scores.dtype),
+        )
         rise = inputs.concentration
         drawn = draw_weibull(scores, rise, uniform, alpha, weight, options, normalise=normalise)
-        if with_kl:
+        if log_alpha is not None and rate is not None:
             self._kl = drawn.kl + prior_terms(log_alpha, rate.log(), weight, scores.shape)
             if method.learns_strength:  # E[S] of a query sums to 1
                 queries = scores.new_ones(()) if weight is None else weight.amax(dim=-1)

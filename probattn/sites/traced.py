@@ -193,7 +193,7 @@ def _draw_by_kernel(
     """The same by a kernel; the scores instead of Phi."""
     logits = None if site.prior is None or not with_kl else site.prior.logits(key)
     weights, kl = draw_by_kernel(site.method, layout, scores, outputs.concentration, noise, logits, with_kl)
-    return weights, kl if with_kl else None, scores
+    return weights, kl, scores
 
 
 def _upward(

@@ -30,7 +30,8 @@ _LEARNED, _NORMAL = tl.constexpr(LEARNED), tl.constexpr(NORMAL)
 @triton.jit
 def _log1p(x):
     shifted = 1.0 + x
-    return tl.where(shifted == 1.0, x, x * tl.log(shifted) / (shifted - 1.0))
+    lost = shifted == 1.0
+    return tl.where(lost, x, x * tl.log(shifted) / tl.where(lost, 1.0, shifted - 1.0))
 
 
 @triton.jit
@@ -69,7 +70,7 @@ def _pairs(valid, by_datum, by_head, by_query, by_key, real, datum, head, query,
     """Which entries are allowed, and which of them take part in the KL."""
     allowed = there
     if valid is not None:
-        at = datum.to(tl.int64) * by_datum + head * by_head + query * by_query + key * by_key
+        at = datum.to(tl.int64) * by_datum + head.to(tl.int64) * by_head + query * by_query + key * by_key
         allowed = allowed & (tl.load(valid + at, mask=there, other=0) != 0)
     counted = allowed
     if real is not None:
@@ -111,10 +112,9 @@ def draw_kernel(
             k = mean + floor
             if rise is not None:
                 k += rho * tl.load(rise + offset, mask=there, other=1.0)
-            inverse = 1.0 / k
         else:
             k = spread + tl.zeros(mean.shape, tl.float32)
-            inverse = 1.0 / k
+        inverse = 1.0 / k
         location = log_mean - _log_gamma_1p(inverse, _log1p(inverse))
         log_value = location + tl.log(-tl.log(tl.maximum(drawn, _EPSILON))) * inverse
     log_value = tl.where(there, log_value, _OUTSIDE)
@@ -161,10 +161,9 @@ def draw_backward_kernel(
     pull = weight * tl.load(by_weights + offset, mask=there, other=0.0)
     to_value = pull - weight * tl.sum(pull, axis=1)[:, None]  # by log S
     by_kl = tl.zeros(weight.shape, tl.float32)
-    if by_divergence is not None:
-        by_kl += tl.where(counted, tl.load(by_divergence + datum), 0.0)
     log_alpha = tl.zeros(weight.shape, tl.float32)
     if by_divergence is not None:
+        by_kl += tl.where(counted, tl.load(by_divergence + datum), 0.0)
         log_alpha = tl.where(
             counted,
             _log_alpha(logits, strength, datum, head, groups, heads // groups, keys, key, allowed),
@@ -226,7 +225,7 @@ def mix_kernel(
     blocks = tl.cdiv(pairs, COLUMNS)
     head, other = tl.arange(0, HEADS)[:, None], tl.arange(0, HEADS)[None, :]
     pair = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-    offset = (tl.program_id(0) // blocks).to(tl.int64) * heads * pairs + head * pairs + pair
+    offset = (tl.program_id(0) // blocks).to(tl.int64) * heads * pairs + head.to(tl.int64) * pairs + pair
     there = (head < heads) & (pair < pairs)
     square = (head < heads) & (other < heads)
     values = tl.load(maps + offset, mask=there, other=0.0)
@@ -265,7 +264,7 @@ def mix_backward_kernel(
     first = tl.program_id(0) * span
     for index in range(first, tl.minimum(first + span, total)):
         pair = index % blocks * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-        offset = (index // blocks).to(tl.int64) * heads * pairs + head * pairs + pair
+        offset = (index // blocks).to(tl.int64) * heads * pairs + head.to(tl.int64) * pairs + pair
         there = (head < heads) & (pair < pairs)
         values = tl.load(maps + offset, mask=there, other=0.0)
         slope = _by_mix(mixed, pull, offset, there)  # that of softplus is 1 - exp(-softplus)
@@ -290,4 +289,8 @@ def mix_backward_kernel(
 @triton.jit
 def _by_mix(mixed, pull, offset, there):
     values = tl.load(mixed + offset, mask=there, other=0.0)
-    return tl.load(pull + offset, mask=there, other=0.0) * (1.0 - tl.exp(-values))
+    near = values * (
+        1.0 - values * (0.5 - values * (1.0 / 6 - values / 24))
+    )  # 1 - exp(-x) without cancellation
+    slope = tl.where(values < 0.03, near, 1.0 - tl.exp(-values))
+    return tl.load(pull + offset, mask=there, other=0.0) * slope

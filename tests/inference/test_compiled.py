@@ -63,9 +63,19 @@ def traced(monkeypatch):
 
 @pytest.fixture
 def by_kernels(monkeypatch):
-    """Draws and the upward path go to kernels of a GPU, which Triton's interpreter runs."""
+    """Draws and the upward path go to kernels of a GPU, which Triton's interpreter runs; those that ran."""
+    from probattn.sites import kernels
+
+    ran, launch = set(), kernels.launch
+
+    def noted(kernel, *arguments, **options):
+        ran.add(kernel.__name__)
+        launch(kernel, *arguments, **options)
+
+    monkeypatch.setattr(kernels, "launch", noted)
     for module in (answers, mixes):
         monkeypatch.setattr(module, "runs_kernels", lambda tensor: tensor.dtype == torch.float32)
+    return ran
 
 
 @pytest.mark.slow
@@ -73,6 +83,8 @@ def by_kernels(monkeypatch):
 @pytest.mark.parametrize("method", [BayesianAttention(), BayesianAttention.bam()], ids=["babn", "bam"])
 def test_kernels_of_a_gpu_are_operators_of_the_graph(method, by_kernels, traced, tmp_path):
     compare_compiled(method, traced)
+    names = ("draw", "mix") if method.learns_concentration else ("draw",)
+    assert by_kernels == {f"{name}{kind}_kernel" for name in names for kind in ("", "_backward")}
 
 
 @pytest.mark.slow
@@ -81,7 +93,8 @@ def test_a_run_is_the_same_and_has_one_graph_for_all_lengths(traced, tmp_path):
 
 
 def compare_compiled(method, traced):
-    rows = texts(28, 3, 5, 6, 9, 11)
+    """A compiled run against one that is not, with texts of five lengths and a smaller last batch."""
+    rows = texts(27, 3, 5, 6, 9, 11)
     nets, results = [network(method, dtype=torch.float32) for _ in range(2)], []
     for net, compiled in zip(nets, (False, True), strict=True):
         results.append(driver(net, compile=compiled).fit(rows, rows[:8], steps=8))

@@ -354,7 +354,27 @@ class OwnNetwork(torch.nn.Module):
         return self.net(**inputs).logits
 
 
-@pytest.mark.parametrize(("wrap", "passes"), [(lambda net: net, 1), (OwnNetwork, 2)])
+def with_own_head(net):
+    net.classifier = OwnHead(net.classifier)
+    return net
+
+
+class OwnHead(torch.nn.Module):
+    """A head that could make rows depend on each other."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, hidden):
+        return self.head(hidden)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "passes"),
+    [(lambda net: net, 1), (OwnNetwork, 2), (with_own_head, 2)],
+    ids=["hf", "own", "own head"],
+)
 def test_a_row_runs_alone_where_nothing_else_tells_that_rows_are_apart(wrap, passes):
     net = network(std=0.1)
     sizes = []

@@ -12,6 +12,7 @@ from probattn.inference import HeadParticles, OptimizerOptions, SVGDDriver, SVID
 from probattn.inference.checkpoint import CheckpointError
 from probattn.models import Classifier, convert
 from probattn.particles import CollapseWarning, MedianRBF
+from probattn.sites import ParticleLayers
 from probattn.sites.repulsive import repulsive_heads
 
 SITE = "bert.encoder.layer.0.attention.self"
@@ -184,6 +185,8 @@ def test_the_wrong_driver_is_refused(bert):
         ValueError, match=r"Classifier has no repulsive heads, nor layers .*convert\(net, Repulsive"
     ):
         driver(SVGDDriver, network(bert, BayesianAttention())).fit(data(), steps=1)
+    with pytest.raises(ValueError, match=r"trained by their losses alone .*probattn\.inference\.SVIDriver"):
+        driver(SVGDDriver, network(bert, ParticleLayers(num_particles=2))).fit(data(), steps=1)
 
 
 def test_a_loop_of_ones_own(bert):

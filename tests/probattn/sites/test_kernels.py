@@ -16,10 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from probattn import AttentionMask, BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide
-from probattn.sites import answers, mixes
+from probattn.sites import answers, fused, mixes
 from probattn.sites.mixes import HeadMix, mixed_positive
 
 pytestmark = pytest.mark.triton
@@ -223,6 +224,76 @@ def test_mixes_of_heads_and_their_gradients(
             found.double(), expected, rtol=1e-5, atol=1e-5 * float(expected.detach().abs().max())
         )
     assert by_kernel == ["mix_kernel", "mix_backward_kernel"]
+
+
+def test_slopes_of_strongly_negative_mixes_do_not_cancel(by_kernel: list[str]) -> None:
+    mix = HeadMix(4).to(DEVICE)
+    mix.bias.data.fill_(-17.0)
+    state = torch.rand(1, 4, 1, 3, device=DEVICE, requires_grad=True)
+    (mixed,) = mixed_positive([mix], state, None)
+    (found,) = torch.autograd.grad(mixed.sum(), mix.bias)
+    exact = torch.sigmoid(mix.weight.double() @ state.double().flatten(2) + mix.bias.double()[:, None])
+    torch.testing.assert_close(found.double(), exact.sum(dim=(0, 2)), rtol=1e-5, atol=0)
+
+
+def test_inputs_that_are_not_contiguous(by_kernel: list[str]) -> None:
+    mix = HeadMix(4).to(DEVICE)
+    mix.weight = torch.nn.Parameter(torch.rand(4, 4, device=DEVICE).t())
+    state = torch.rand(2, 1, 3, 4, device=DEVICE).permute(0, 3, 1, 2)
+    (mixed,) = mixed_positive([mix], state, None)
+    torch.testing.assert_close(
+        mixed, F.softplus(mix.weight @ state.flatten(2) + mix.bias[:, None]).view_as(mixed)
+    )
+
+
+@pytest.fixture
+def untried(monkeypatch: pytest.MonkeyPatch) -> dict[int, bool]:
+    """No GPU was tried yet; the CPU counts as one."""
+    tried: dict[int, bool] = {}
+    monkeypatch.setattr(fused, "_WORKING", tried)
+    return tried
+
+
+def test_kernels_are_tried_once_and_within_a_checkpoint(untried: dict[int, bool]) -> None:
+    from probattn.sites.kernels import gap_to_torch
+
+    assert gap_to_torch(DEVICE) < 1e-5 < fused.TOLERANCE
+    tensor = torch.rand(3, device=DEVICE, requires_grad=True)
+
+    def block(values: Tensor) -> Tensor:
+        assert fused.kernels_work(tensor)
+        return values.sin().cos()
+
+    with torch.inference_mode():
+        assert fused.kernels_work(tensor)
+    untried.clear()
+    checkpoint(block, tensor, use_reentrant=False).sum().backward()
+    assert list(untried.values()) == [True]
+
+
+@pytest.mark.parametrize("trouble", ["fails", "differs"])
+def test_kernels_that_do_not_work_are_not_used(
+    trouble: str, untried: dict[int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from probattn.sites import kernels
+
+    def gap(device: torch.device) -> float:
+        if trouble == "fails":
+            raise RuntimeError("no such instruction")
+        return 0.1
+
+    monkeypatch.setattr(kernels, "gap_to_torch", gap)
+    with pytest.warns(
+        RuntimeWarning, match="no such instruction" if trouble == "fails" else "differ from torch's by 1"
+    ):
+        assert not fused.kernels_work(torch.rand(3, device=DEVICE))
+    assert not fused.kernels_work(torch.rand(3, device=DEVICE))
+
+
+def test_a_graph_does_not_try_them(untried: dict[int, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert not fused.kernels_work(torch.rand(3, device=DEVICE))
+    assert not untried
 
 
 def test_a_second_derivative_is_refused(by_kernel: list[str]) -> None:
