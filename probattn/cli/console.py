@@ -162,7 +162,8 @@ def kept_imports() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-        atexit.register(gc.unfreeze)  # of what is left, Triton 3.9 prints at the end that it leaks
+        if "triton" in sys.modules:
+            atexit.register(gc.unfreeze)  # Triton 3.9 prints that it leaks what is frozen at the end
 
 
 @contextmanager
