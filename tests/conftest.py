@@ -87,6 +87,24 @@ def bert(by_name: dict[str, Any]) -> Any:
     return by_name["bert"]
 
 
+@pytest.fixture
+def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Draws and the upward path in float32 go to kernels of a GPU, on this device; the names of those that ran."""
+    from probattn.sites import answers, kernels, mixes
+
+    ran: list[str] = []
+    launch = kernels.launch
+
+    def noted(kernel: Any, *arguments: Any, **options: Any) -> None:
+        ran.append(kernel.__name__)
+        launch(kernel, *arguments, **options)
+
+    monkeypatch.setattr(kernels, "launch", noted)
+    for module in (answers, mixes):
+        monkeypatch.setattr(module, "runs_kernels", lambda tensor: tensor.dtype == torch.float32)
+    return ran
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Tests interrupt programs, which a shell lets ignore it that runs the tests in the background.
 

@@ -72,12 +72,12 @@ def _try_kernels(device: torch.device) -> bool:
     try:
         from probattn.sites.kernels import gap_to_torch
 
-        with ThreadPoolExecutor(
-            1
-        ) as pool:  # a thread of its own has no hooks, modes or checkpoints of this one
+        # A thread of its own has no hooks, modes or checkpoints of this one.
+        with ThreadPoolExecutor(1) as pool:
             gap = pool.submit(gap_to_torch, device).result()
         trouble = "" if gap <= TOLERANCE else f"their results differ from torch's by {gap:.1e}"
-    except Exception as error:  # noqa: BLE001 of a compiler, a driver or a kernel
+    # Compilers, drivers and kernels raise errors of any kind: the warning below has the text, and torch computes.
+    except Exception as error:  # noqa: BLE001
         trouble = str(error).strip().partition("\n")[0] or type(error).__name__
     if trouble:
         warnings.warn(

@@ -16,9 +16,9 @@ import triton
 from torch import Tensor
 from torch.nn import functional as F
 
-from probattn.distributions.log_space import cross_terms, log_gamma_1p_reciprocal
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import ADVICE
+from probattn.sites.traced import weibull_draw
 from probattn.sites.triton_kernels import (
     CONSTANT,
     LEARNED,
@@ -28,7 +28,8 @@ from probattn.sites.triton_kernels import (
     mix_backward_kernel,
     mix_kernel,
 )
-from probattn.sites.weibull import WeibullConstants, prior_terms, site_concentration
+from probattn.sites.upward import UpwardOutputs
+from probattn.sites.weibull import WeibullConstants
 
 LONGEST = 4096
 """Keys of a row that a program holds."""
@@ -305,44 +306,26 @@ def gap_to_torch(device: torch.device) -> float:
         *leaves, noise, pull = (item.to(where) for item in inputs)
         with torch.enable_grad(), torch.autocast(where.type, enabled=False):
             leaves = [item.detach().requires_grad_() for item in leaves]
-            weights, kl = draw(method, noise, *leaves)
+            weights, kl = draw(method, noise, leaves)
             gradients = torch.autograd.grad((weights * pull).sum() + kl.sum(), leaves)
         results.append([item.detach().cpu() for item in (weights, kl, *gradients)])
     gaps = [float((one - other).abs().max() / one.abs().max()) for one, other in zip(*results, strict=True)]
     return max(gaps) if all(map(math.isfinite, gaps)) else math.inf
 
 
-def _torch_step(
-    method: BayesianAttention,
-    noise: Tensor,
-    scores: Tensor,
-    rise: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    logits: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _torch_step(method: BayesianAttention, noise: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Weights and KL of a draw whose k has another map in it, by operations that autograd knows."""
+    scores, rise, state, weight, bias, logits = leaves
     rise = rise + F.softplus(weight @ state.flatten(2) + bias[:, None]).view_as(state)
-    phi, log_alpha = torch.log_softmax(scores, dim=-1), torch.log_softmax(logits, dim=-1)[:, :, None]
-    k = site_concentration(method, phi.exp(), rise)
-    log_scale = phi - log_gamma_1p_reciprocal(k)
-    weights = torch.softmax(log_scale + (-noise.log()).log() / k, dim=-1)
-    terms = cross_terms(method.prior_rate * phi.exp(), log_scale, k, log_alpha.exp()).sum(dim=(1, 2, 3))
-    return weights, terms + prior_terms(log_alpha, logits.new_zeros(()), None, scores.shape)
+    outputs, phi = UpwardOutputs(concentration=rise), torch.log_softmax(scores, dim=-1)
+    log_value, kl = weibull_draw(method, phi, outputs, noise)
+    log_alpha = torch.log_softmax(logits, dim=-1)[:, :, None]
+    return torch.softmax(log_value, dim=-1), kl(log_alpha, logits.new_zeros(()), None)
 
 
-def _kernel_step(
-    method: BayesianAttention,
-    noise: Tensor,
-    scores: Tensor,
-    rise: Tensor,
-    state: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    logits: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _kernel_step(method: BayesianAttention, noise: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The same by kernels."""
+    scores, rise, state, weight, bias, logits = leaves
     rise = rise + mix_maps(state.flatten(2), weight, bias, None, None)[0].view_as(state)
     weights, _, kl = draw_map(scores, rise, noise, logits, None, None, *draw_options(method), True)
     return weights, kl

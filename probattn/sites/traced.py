@@ -153,25 +153,28 @@ def attend_in_graph(
             scores = layout.masked(scores)
         outputs = UpwardOutputs() if site.upward is None else _upward(site, scores, layout, within, call)
         noise = _noise(name, method, query, scores, layout, within)
-        by_kernel = can_draw_by_kernel(method, scores, layout)
-        draw = _draw_by_kernel if by_kernel else _draw_in_graph
-        weights, kl, phi = draw(site, key, scores, layout, outputs, noise, within.with_kl)
+        weights, kl, phi = _draw(site, key, scores, layout, outputs, noise, with_kl=within.with_kl)
         weights = weights.to(query.dtype)
-        within.calls[name] = GraphCall(method, kl, *_spread(method, phi, outputs), not by_kernel)
+        spread = _spread(method, scores if phi is None else phi, outputs)
+        within.calls[name] = GraphCall(method, kl, *spread, phi is not None)
     return torch.matmul(weights, repeat_heads(value, heads).to(weights.dtype)), weights
 
 
-def _draw_in_graph(
+def _draw(
     site: AttentionSite,
     key: Tensor,
     scores: Tensor,
     layout: Layout,
     outputs: UpwardOutputs,
     noise: Tensor,
+    *,
     with_kl: bool,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """W, the KL and Phi, in operations that a compiler fuses."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """W, the KL and Phi, in operations that a compiler fuses; without Phi by a kernel of a GPU."""
     method = site.method
+    if can_draw_by_kernel(method, scores, layout):
+        logits = None if site.prior is None or not with_kl else site.prior.logits(key)
+        return *draw_by_kernel(method, layout, scores, outputs.concentration, noise, logits, with_kl), None
     phi = layout.zero_forbidden(scores if method.scores == "raw" else layout.log_softmax(scores))
     log_value, entries = _DRAWS[method.posterior](method, phi, outputs, noise)
     weights = layout.weights(log_value)
@@ -179,21 +182,6 @@ def _draw_in_graph(
         return weights, None, phi
     prior = prior_parameters(method, site.prior, key, scores.shape[1], phi.dtype, layout)
     return weights, entries(*prior, layout.pair_weight), phi
-
-
-def _draw_by_kernel(
-    site: AttentionSite,
-    key: Tensor,
-    scores: Tensor,
-    layout: Layout,
-    outputs: UpwardOutputs,
-    noise: Tensor,
-    with_kl: bool,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The same by a kernel; the scores instead of Phi."""
-    logits = None if site.prior is None or not with_kl else site.prior.logits(key)
-    weights, kl = draw_by_kernel(site.method, layout, scores, outputs.concentration, noise, logits, with_kl)
-    return weights, kl, scores
 
 
 def _upward(
@@ -222,7 +210,7 @@ Entries = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """The KL ``[B]`` from log concentration and log rate of the prior, and the factors of the entries."""
 
 
-def _weibull(
+def weibull_draw(
     method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs, noise: Tensor
 ) -> tuple[Tensor, Entries]:
     """log S, and its KL."""
@@ -253,7 +241,7 @@ def _log_normal(
     return loc + method.scale * noise, kl
 
 
-_DRAWS = {"weibull": _weibull, "lognormal": _log_normal}
+_DRAWS = {"weibull": weibull_draw, "lognormal": _log_normal}
 
 
 def _total(terms: Tensor, weight: Tensor | None) -> Tensor:

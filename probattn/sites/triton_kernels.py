@@ -1,6 +1,6 @@
 """Kernels of Triton for draws of attention weights and the upward path; :mod:`probattn.sites.kernels` starts them.
 
-A program of a draw holds whole rows of a map: scores, noise and the upward path are read once, W is written once, and
+A program of a draw holds whole rows of a map: scores, noise and the upward path are loaded once, W is stored once, and
 the gradient makes everything else again. Arguments that are None are left out when a kernel is compiled.
 """
 

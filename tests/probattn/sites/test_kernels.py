@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from probattn import AttentionMask, BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide
-from probattn.sites import answers, fused, mixes
+from probattn.sites import fused
 from probattn.sites.mixes import HeadMix, mixed_positive
 
 pytestmark = pytest.mark.triton
@@ -64,24 +63,6 @@ def masks(queries: int, keys: int) -> dict[str, AttentionMask | None]:
         "causal": AttentionMask((rows & causal).contiguous(), real),
         "by head": AttentionMask((causal | causal.flip(0)).expand(B, H, queries, keys)),
     }
-
-
-@pytest.fixture
-def by_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Float32 goes to kernels on this device; the operators that ran."""
-    from probattn.sites import kernels
-
-    ran: list[str] = []
-    launch = kernels.launch
-
-    def noted(kernel: Any, *arguments: Any, **options: Any) -> None:
-        ran.append(kernel.__name__)
-        launch(kernel, *arguments, **options)
-
-    monkeypatch.setattr(kernels, "launch", noted)
-    for module in (answers, mixes):
-        monkeypatch.setattr(module, "runs_kernels", lambda tensor: tensor.dtype == torch.float32)
-    return ran
 
 
 def step(
