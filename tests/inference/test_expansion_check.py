@@ -359,6 +359,11 @@ def with_own_head(net):
     return net
 
 
+def with_own_forward(net):
+    net.classifier.forward = net.classifier.forward
+    return net
+
+
 class OwnHead(torch.nn.Module):
     """A head that could make rows depend on each other."""
 
@@ -372,8 +377,8 @@ class OwnHead(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("wrap", "passes"),
-    [(lambda net: net, 1), (OwnNetwork, 2), (with_own_head, 2)],
-    ids=["hf", "own", "own head"],
+    [(lambda net: net, 1), (OwnNetwork, 2), (with_own_head, 2), (with_own_forward, 2)],
+    ids=["hf", "own", "own head", "own forward"],
 )
 def test_a_row_runs_alone_where_nothing_else_tells_that_rows_are_apart(wrap, passes):
     net = network(std=0.1)

@@ -262,3 +262,15 @@ def test_a_traced_objective_is_refused_with_one_that_works(elbo, form):
         RuntimeError, match=r"latent attention cannot be traced, .* use probattn.inference.Att"
     ):
         elbo(ignore_jit_warnings=True).loss_and_grads(model, AttentionGuide(model), x)
+
+
+def test_the_loss_of_a_likelihood_in_half_precision_is_float32():
+    logits = torch.randn(64, 3, dtype=torch.bfloat16)
+
+    def model(labels):
+        with pyro.plate("data", len(labels)):
+            pyro.sample("labels", dist.Categorical(logits=logits), obs=labels)
+
+    terms = AttentionELBO()(model, AttentionGuide(model))(torch.zeros(64).long())
+    assert terms.loss.dtype == torch.float32
+    assert terms.kl == terms.kl_nats == 0
