@@ -90,7 +90,7 @@ def bert(by_name: dict[str, Any]) -> Any:
 @pytest.fixture
 def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Draws and the upward path in float32 go to kernels of a GPU, on this device; the names of those that ran."""
-    from probattn.sites import answers, kernels, mixes
+    from probattn.sites import answers, fused, kernels, mixes
 
     ran: list[str] = []
     launch = kernels.launch
@@ -102,6 +102,7 @@ def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(kernels, "launch", noted)
     for module in (answers, mixes):
         monkeypatch.setattr(module, "runs_kernels", lambda tensor: tensor.dtype == torch.float32)
+    monkeypatch.setattr(answers, "runs_flash", lambda tensor: tensor.dtype in fused.FLASH_TYPES)
     return ran
 
 

@@ -17,7 +17,7 @@ from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import standard_exponential
 from probattn.host import on_cpu
 from probattn.sites.bayesian import BayesianAttention
-from probattn.sites.fused import runs_kernels
+from probattn.sites.fused import runs_flash, runs_kernels
 from probattn.sites.handlers import DeferredFactor, takes_answers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import AttentionMask
@@ -129,11 +129,8 @@ def draw_by_kernel(
     """W ``[B, H, T, S]`` and the KL ``[B]`` of masked scores, noise and the logits of a contextual prior."""
     from probattn.sites.kernels import draw_map, draw_options
 
-    valid, real = getattr(layout, "valid", None), getattr(layout, "query_valid", None)
-    if real is not None:
-        real = real.expand(scores.shape[0], scores.shape[2]).contiguous()
     maps = (item if item is None else item.contiguous() for item in (scores, rise, noise, logits))
-    weights, _, kl = draw_map(*maps, valid, real, *draw_options(method), with_kl)
+    weights, _, kl = draw_map(*maps, *mask_of(layout, scores.shape), *draw_options(method), with_kl)
     return weights, kl if with_kl else None
 
 
@@ -216,10 +213,27 @@ class Attending:
         return attention_scores(query, repeat_heads(key, query.shape[1]), mask, **self.options)
 
 
-def can_tile(method: BayesianAttention, attending: Attending) -> bool:
-    """Whether a draw needs no map: constant spread, given strength, a guide that takes outputs, on a CPU."""
+def _needs_no_map(method: BayesianAttention) -> bool:
+    """Whether a draw may be cut: its spread is a constant, and the prior's strength is not learned."""
     learned = method.posterior == "weibull" and method.concentration == "learned"
-    if learned or method.has_upward_path or method.learns_strength:
+    return not (learned or method.has_upward_path or method.learns_strength)
+
+
+def can_flash(method: BayesianAttention, attending: Attending) -> bool:
+    """Whether kernels of a GPU compute a draw without a map."""
+    query, value = attending.query, attending.value
+    plain = method.scores == "normalised" and attending.bias is None and attending.softcap is None
+    alike = query.dtype == attending.key.dtype == value.dtype and attending.shape.numel() > 0
+    if not (_needs_no_map(method) and plain and alike and takes_answers() and runs_flash(query)):
+        return False
+    from probattn.sites.flash import WIDEST
+
+    return 0 < query.shape[-1] <= WIDEST and 0 < value.shape[-1] <= WIDEST
+
+
+def can_tile(method: BayesianAttention, attending: Attending) -> bool:
+    """Whether a CPU computes a draw in tiles, for a guide that takes outputs."""
+    if not _needs_no_map(method):
         return False
     tensors = (attending.query, attending.key, attending.value, attending.bias)
     types = {tensor.dtype for tensor in tensors if tensor is not None}
@@ -262,7 +276,7 @@ class TiledPosterior(AnsweringPosterior):
 
     def relative(self) -> Callable[[], Weibull | LogNormal]:
         """A function that makes q(S) at score 0, whose ratio of standard deviation to mean is that of all entries."""
-        return PosteriorInputs(self.method, self.attending.query.new_zeros(1, 1, 1, 1)).distribution
+        return PosteriorInputs(self.method, self._like.new_zeros(1, 1, 1, 1)).distribution
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws S and stores the output ``[B, H, T, E]`` in ``answer``, and the KL; returns the value ``[B, 0]``."""
@@ -333,6 +347,56 @@ class TiledPosterior(AnsweringPosterior):
         rate = self.prior.unexpanded[1]
         constant = pairs.sum(dim=(1, 2, 3)) * math.log(k) + prior_terms(log_alpha, rate.log(), pairs, shape)
         return (cross + rate * means).sum(dim=(1, 2, 3)) + constant
+
+
+class FlashPosterior(TiledPosterior):
+    """The same by kernels of a GPU, :mod:`probattn.sites.flash`, with tensors of 16 bits too; maps are of float32."""
+
+    def __init__(
+        self, method: BayesianAttention, attending: Attending, contextual: ContextualPrior | None
+    ) -> None:
+        super().__init__(method, attending, contextual)
+        like = attending.query.new_empty((), dtype=torch.float32)
+        self._describe(method, attending.layout, like.expand(attending.shape))
+
+    @cached_property
+    def inputs(self) -> PosteriorInputs:
+        """The options and the scores ``[B, H, T, S]``."""
+        return PosteriorInputs(self.method, self.attending.widened().scores(), self.layout)
+
+    def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
+        """Draws S and stores the output ``[B, H, T, E]`` in ``answer``, and the KL; returns the value ``[B, 0]``."""
+        from probattn.sites.flash import attend, attend_options
+
+        make_seeds = getattr(noise, "seeds", None)
+        seeds = None if make_seeds is None else make_seeds(self._like)
+        if seeds is None:  # of a source whose numbers the kernels do not make
+            whole = SitePosterior(self.inputs, lambda: self.prior)
+            self._apply(self.layout.weights(whole.log_draw(noise, with_kl=with_kl)))
+            self._kl = whole.kl() if with_kl else None
+            return self._nothing()
+        at = self.attending
+        prior = self.contextual if with_kl else None
+        logits = None if prior is None else prior.logits(at.key).contiguous()
+        call = logits, *mask_of(self.layout, at.shape), seeds, *attend_options(self.method, at.factor)
+        self.answer, _, kl = attend(at.query, at.key, at.value, *call, with_kl)
+        self._kl = kl if with_kl else None
+        return self._nothing()
+
+    def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
+        """Stores the output at E[S] in ``answer``, returns ``[B, 0]``; arguments as in :meth:`SitePosterior.expect`."""
+        self._apply(layout.weights(biased(self.inputs.scores, bias)))
+        return self._nothing()
+
+    def _apply(self, weights: Tensor) -> None:
+        value = repeat_heads(self.attending.value, weights.shape[1])
+        self.answer = weights @ value.to(weights.dtype)
+
+
+def mask_of(layout: Layout, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
+    """Valid pairs, which broadcast to ``shape``, and real queries ``[B, T]``, as kernels take them; None for all."""
+    valid, real = getattr(layout, "valid", None), getattr(layout, "query_valid", None)
+    return valid, None if real is None else real.expand(shape[0], shape[2]).contiguous()
 
 
 def _rows(noise: Noise, method: BayesianAttention, like: Tensor) -> Rows:

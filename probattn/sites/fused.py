@@ -10,7 +10,8 @@ prediction, works with S where k >= 1/2: there nothing leaves float32's range, s
 between 1e-14 and 256 and the rest are probabilities. S takes half the passes over memory, and W is S over its sum
 instead of a softmax of log S.
 
-Off the CPU, :mod:`probattn.sites.kernels` does the same in one kernel; :func:`runs_kernels` says where.
+Off the CPU, :mod:`probattn.sites.kernels` does the same in one kernel; :func:`runs_kernels` says where. Draws of a
+constant spread need no map there, see :mod:`probattn.sites.flash` and :func:`runs_flash`.
 
 :func:`compile_sites` makes kernels of the arithmetic of a piece, where there is a compiler. The network runs as it is,
 which starts in seconds; :mod:`probattn.sites.traced` is for networks that a user compiles as a whole.
@@ -22,6 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial, wraps
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -39,8 +41,10 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-_WORKING: dict[int, bool] = {}
-"""Whether kernels of Triton compute what torch computes, by the number of the GPU."""
+_WORKING: dict[tuple[int, str], bool] = {}
+"""Whether kernels of Triton compute what torch computes, by the number of the GPU and the module of the kernels."""
+MAPS, FLASH = "kernels", "flash"
+"""Modules of kernels, in this folder."""
 
 
 def runs_kernels(tensor: Tensor) -> bool:
@@ -48,14 +52,19 @@ def runs_kernels(tensor: Tensor) -> bool:
     return tensor.is_cuda and tensor.dtype == torch.float32 and kernels_work(tensor)
 
 
-def kernels_work(tensor: Tensor) -> bool:
+def runs_flash(tensor: Tensor) -> bool:
+    """Whether :mod:`probattn.sites.flash` computes with a tensor: of at most 32 bits, on a GPU where it works."""
+    return tensor.is_cuda and tensor.dtype in FLASH_TYPES and kernels_work(tensor, FLASH)
+
+
+def kernels_work(tensor: Tensor, module: str = MAPS) -> bool:
     """Whether kernels work on a tensor's GPU, which is tried once, outside graphs of a compiler."""
-    number = tensor.get_device()
-    if number not in _WORKING:
+    tried = tensor.get_device(), module
+    if tried not in _WORKING:
         if torch.compiler.is_compiling():
             return False
-        _WORKING[number] = _try_kernels(tensor.device)
-    return _WORKING[number]
+        _WORKING[tried] = _try_kernels(tensor.device, module)
+    return _WORKING[tried]
 
 
 def try_kernels(model: object) -> None:
@@ -65,13 +74,12 @@ def try_kernels(model: object) -> None:
         kernels_work(first)
 
 
-def _try_kernels(device: torch.device) -> bool:
-    """Draws on a GPU by kernels and on the CPU without them; a warning where the two differ or the kernels fail."""
+def _try_kernels(device: torch.device, module: str) -> bool:
+    """A step on a GPU by kernels and on the CPU without them; a warning where the two differ or the kernels fail."""
     if find_spec("triton") is None:
         return False
     try:
-        from probattn.sites.kernels import gap_to_torch
-
+        gap_to_torch = import_module(f"probattn.sites.{module}").gap_to_torch
         # A thread of its own has no hooks, modes or checkpoints of this one.
         with ThreadPoolExecutor(1) as pool:
             gap = pool.submit(gap_to_torch, device).result()
@@ -163,6 +171,7 @@ ADVICE = (
     "(output_attentions=True, or need_weights=True), can be differentiated twice"
 )
 """What to use for a second derivative."""
+FLASH_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = 1e-4  # between a GPU's kernels and the CPU, relative to the largest number
 CPU_PIECE = 2**18  # entries of a piece on a CPU, whose float32 buffers fit a core's second-level cache
 

@@ -8,7 +8,8 @@ Triton's interpreter (``TRITON_INTERPRET=1``), for tests.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,7 +85,8 @@ def _mix_tile(heads: int) -> dict[str, int]:
     return {"HEADS": rows, "COLUMNS": COLUMNS, "num_warps": rows // 4}
 
 
-def _bytes(mask: Tensor | None) -> Tensor | None:
+def as_bytes(mask: Tensor | None) -> Tensor | None:
+    """A mask as Triton takes it."""
     return None if mask is None else mask.view(torch.uint8)
 
 
@@ -120,7 +122,7 @@ def draw_map(
     divergence = torch.empty_like(log_sums) if with_kl else None
     tile = _tile(queries, keys)
     launch(
-        draw_kernel, _programs(scores, tile), scores, rise, noise, logits, _bytes(valid), _bytes(real), weights,
+        draw_kernel, _programs(scores, tile), scores, rise, noise, logits, as_bytes(valid), as_bytes(real), weights,
         log_sums, divergence, *_map_arguments(scores, logits, valid, numbers), FAMILY=family, **tile,
     )  # fmt: skip
     return weights, log_sums, scores.new_zeros(batch) if divergence is None else divergence.sum(dim=(1, 2))
@@ -156,7 +158,7 @@ def draw_map_backward(
             batch, logits.shape[1], programs // max(1, batch * logits.shape[1]), keys
         )
     launch(
-        draw_backward_kernel, programs, scores, rise, logits, _bytes(valid), _bytes(real), weights, log_sums,
+        draw_backward_kernel, programs, scores, rise, logits, as_bytes(valid), as_bytes(real), weights, log_sums,
         by_weights, by_kl, to_scores, to_rise, to_logits, *_map_arguments(scores, logits, valid, numbers),
         FAMILY=family, **tile,
     )  # fmt: skip
@@ -286,29 +288,42 @@ def _mix_gradients(ctx: Any, pull: Tensor, pull_2: Tensor) -> tuple[Tensor | Non
 mix_maps.register_autograd(_mix_gradients, setup_context=_keep_mixes)
 
 
-def _refuse(*_: Any) -> None:
+def refuse_second(*_: Any) -> None:
+    """The gradient of an operator that is a gradient."""
     raise RuntimeError(f"expected one derivative, got a derivative of a gradient; {ADVICE}")
 
 
 for _operator in (draw_map_backward, mix_maps_backward):
-    _operator.register_autograd(_refuse)
+    _operator.register_autograd(refuse_second)
 OPERATORS = (draw_map, draw_map_backward, mix_maps, mix_maps_backward)
 """The operators of this module."""
 
 
 def gap_to_torch(device: torch.device) -> float:
     """The largest difference between a small step by kernels and one of torch on the CPU, relative to the numbers."""
-    numbers, method = torch.Generator().manual_seed(0), BayesianAttention()
     shapes = ((2, 4, 5, 7),) * 3 + ((4, 4), (4,), (2, 4, 7), (2, 4, 5, 7), (2, 4, 5, 7))
+    method = BayesianAttention()
+    return gap_of_steps(device, shapes, partial(_torch_step, method), partial(_kernel_step, method))
+
+
+Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
+"""An output and a KL ``[B]`` from noise and leaves."""
+
+
+def gap_of_steps(
+    device: torch.device, shapes: Sequence[tuple[int, ...]], by_torch: Step, by_kernel: Step
+) -> float:
+    """The largest difference of a step on the CPU and one on a device, inf for NaN; of leaves, noise and a gradient."""
+    numbers = torch.Generator().manual_seed(0)
     inputs = [torch.rand(shape, generator=numbers, dtype=torch.float32, device="cpu") for shape in shapes]
     results = []
-    for where, draw in ((torch.device("cpu"), _torch_step), (device, _kernel_step)):
+    for where, step in ((torch.device("cpu"), by_torch), (device, by_kernel)):
         *leaves, noise, pull = (item.to(where) for item in inputs)
         with torch.enable_grad(), torch.autocast(where.type, enabled=False):
             leaves = [item.detach().requires_grad_() for item in leaves]
-            weights, kl = draw(method, noise, leaves)
-            gradients = torch.autograd.grad((weights * pull).sum() + kl.sum(), leaves)
-        results.append([item.detach().cpu() for item in (weights, kl, *gradients)])
+            output, kl = step(noise, leaves)
+            gradients = torch.autograd.grad((output * pull).sum() + kl.sum(), leaves)
+        results.append([item.detach().cpu() for item in (output, kl, *gradients)])
     gaps = [float((one - other).abs().max() / one.abs().max()) for one, other in zip(*results, strict=True)]
     return max(gaps) if all(map(math.isfinite, gaps)) else math.inf
 

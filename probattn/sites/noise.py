@@ -89,6 +89,10 @@ class GlobalNoise(_Source):
         """A function that writes the next numbers, for ``like``, row by row; None if they are made otherwise (GPU)."""
         return _Streams(kind, [self._seed()], like) if _is_seeded(like) else None
 
+    def seeds(self, like: Tensor) -> Tensor:
+        """A seed for what a kernel draws, int64 ``[1]``, on ``like``'s device."""
+        return torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=like.device)
+
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
         if not _is_seeded(like):
             return torch.rand_like(like) if kind == "uniform" else torch.randn_like(like)
@@ -134,6 +138,7 @@ class SeededNoise(_Source):
         self._seeds = list(seeds)
         self._generators = [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
         self._calls = 0
+        self._starts: Tensor | None = None
         self.scratch: Scratch | None = None
 
     @property
@@ -147,6 +152,16 @@ class SeededNoise(_Source):
             return None
         self._calls += 1
         return _Streams(kind, [(seed, self._calls) for seed in self._seeds], like)
+
+    def seeds(self, like: Tensor) -> Tensor | None:
+        """Seeds for what a kernel draws, int64 ``[P]``, on ``like``'s device; None if a draw is mirrored."""
+        if any(self._mirrored) or len(like) % self.draws:
+            return None
+        if self._starts is None:
+            starts = [_signed(seed % (1 << 64)) for seed in self._seeds]
+            self._starts = torch.tensor(starts, dtype=torch.int64, device=like.device)
+        self._calls += 1
+        return self._starts + _signed(self._calls * _GAMMA % (1 << 64))
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
         scratch = self.scratch or Scratch()

@@ -18,11 +18,13 @@ from probattn.distributions.log_space_distribution import carried_log, carried_w
 from probattn.sites.answers import (
     AnsweringPosterior,
     Attending,
+    FlashPosterior,
     KernelPosterior,
     TiledPosterior,
     WeightsPosterior,
     can_answer_with_weights,
     can_draw_by_kernel,
+    can_flash,
     can_tile,
 )
 from probattn.sites.bayesian import BayesianAttention
@@ -254,15 +256,21 @@ class AttentionSite(LatentSite):
     ) -> tuple[Tensor, Tensor | None]:
         """As :meth:`forward`, for callers that do not need the attention weights.
 
-        If k is constant or the posterior log-normal, and ``prior_strength`` is not learned, a guide on a CPU computes
-        sample and KL in tiles, at least in float32: memory grows linearly with T and S, and the weights are None.
+        If k is constant or the posterior log-normal, and ``prior_strength`` is not learned, a guide computes sample and
+        KL without a map, on a CPU in tiles of at least float32, on a GPU by kernels (normalised scores without bias or
+        cap): memory grows linearly with T and S, and the weights are None.
         """
-        wide = attending.widened()
-        if not can_tile(self.method, wide):
-            return self(name, *attending.tensors, **attending.options, call=call, origin=origin, alone=True)
+        kind: type[TiledPosterior] = FlashPosterior
+        at = attending
+        if not can_flash(self.method, at):
+            kind, at = TiledPosterior, attending.widened()
+            if not can_tile(self.method, at):
+                return self(
+                    name, *attending.tensors, **attending.options, call=call, origin=origin, alone=True
+                )
         self._check(name, attending.query)
         with torch.autocast(attending.query.device.type, enabled=False):
-            output = answer(name, TiledPosterior(self.method, wide, self.prior))
+            output = answer(name, kind(self.method, at, self.prior))
         return output.to(attending.query.dtype), None
 
     def _check(self, name: str, query: Tensor) -> None:

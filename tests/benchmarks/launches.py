@@ -1,11 +1,11 @@
 """Counts what a GPU would do: kernels that are launched, and how often a step waits for it. `make bench`.
 
 A count needs no GPU and does not depend on the machine. Every operator that torch dispatches and that computes or
-copies numbers is a kernel; views, and results without values, are none. Operators of :mod:`probattn.sites.kernels`
-count as what they launch. The code takes the ways of an accelerator, and runs on the CPU, kernels of Triton by its
-interpreter: :func:`probattn.host.on_cpu` says no, :func:`probattn.sites.fused.runs_kernels` yes where a GPU would, and
-rows of a pass are those of a GPU. Counts of a training step are what a method adds to those of eager attention, for
-each layer; the others are in units of one eager pass without gradients.
+copies numbers is a kernel; views, and results without values, are none. Operators of :mod:`probattn.sites.kernels` and
+:mod:`probattn.sites.flash` count as what they launch. The code takes the ways of an accelerator, and runs on the CPU,
+kernels of Triton by its interpreter: :data:`WAYS` has the functions that tell the machine, and rows of a pass are those
+of a GPU. Counts of a training step are what a method adds to those of eager attention, for each layer; the others are
+in units of one eager pass without gradients.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from torch.utils._pytree import tree_leaves
 
 from probattn.host import on_cpu
 from probattn.inference import predictive
-from probattn.sites import kernels
-from probattn.sites.fused import runs_kernels
+from probattn.sites import flash, kernels
+from probattn.sites.fused import runs_flash, runs_kernels
 
 LAUNCH = kernels.launch
 
@@ -118,7 +118,11 @@ def _is_float32(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.float32
 
 
-WAYS = {"on_cpu": (on_cpu, _elsewhere), "runs_kernels": (runs_kernels, _is_float32)}
+WAYS = {
+    "on_cpu": (on_cpu, _elsewhere),
+    "runs_kernels": (runs_kernels, _is_float32),
+    "runs_flash": (runs_flash, _is_float32),
+}
 """Functions that tell the machine, and those that take their place."""
 
 
@@ -165,7 +169,7 @@ def _compiled(step: Callable[[], Any]) -> Count:
 
 @contextmanager
 def _within_operators(count: Count) -> Iterator[None]:
-    """Counts what the operators of :mod:`probattn.sites.kernels` launch."""
+    """Counts what the operators of Triton's kernels launch."""
 
     def launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
         count.kernels[kernel.__name__] += 1
@@ -178,7 +182,7 @@ def _within_operators(count: Count) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(kernels, "launch", launch))
-        for operator in kernels.OPERATORS:
+        for operator in (*kernels.OPERATORS, *flash.OPERATORS):
             made = operator._backend_fns
             wrapped = {device: partial(counting, function) for device, function in made.items()}
             stack.enter_context(patch.dict(made, wrapped))

@@ -1,0 +1,392 @@
+"""Attention without a map on a GPU, by Triton's interpreter or on one, against tiles in float64."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from probattn import AttentionMask, BayesianAttention
+from probattn.inference import AttentionELBO, AttentionGuide
+from probattn.sites import fused
+from probattn.sites.answers import Attending, FlashPosterior, TiledPosterior, can_flash
+from probattn.sites.layout import PAIRS
+from probattn.sites.main_effects import TRUNCATION
+from probattn.sites.noise import GlobalNoise, PlacedNoise, SeededNoise
+
+pytestmark = pytest.mark.triton
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+B, H = 3, 2
+
+
+if find_spec("triton") is not None:
+    import triton
+    from triton import language as tl
+
+    from probattn.sites.flash import attend_options
+    from probattn.sites.flash_kernels import site_noise
+
+    @triton.jit
+    def noise_kernel(  # noqa: PLR0917 kernels take sizes one by one
+        seeds, out, rows, heads, queries, keys, low, high, spread,
+        NORMAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ):  # fmt: skip
+        at, query, key = tl.program_id(0), tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+        datum, head = at // heads, at % heads
+        seed = tl.load(seeds + datum // rows)
+        noise = site_noise(seed, datum % rows, head, query, 0, low, high, spread, NORMAL, ROWS, COLUMNS)
+        tl.store(out + (at * queries + query) * keys + key, noise, mask=(query < queries) & (key < keys))
+
+
+def kernel_noise(method: BayesianAttention, seeds: Tensor, shape: Sequence[int]) -> Tensor:
+    """What the kernels add to the scores ``[B, H, T, S]``."""
+    normal, numbers = attend_options(method, 1.0)
+    batch, heads, queries, keys = shape
+    out, block = torch.empty(tuple(shape), device=seeds.device), triton.next_power_of_2
+    noise_kernel[(batch * heads,)](
+        seeds, out, batch // len(seeds), heads, queries, keys, *numbers[6:], numbers[4],
+        NORMAL=normal, ROWS=block(queries), COLUMNS=block(max(4, keys)),
+    )  # fmt: skip
+    return out
+
+
+class KernelNoise:
+    """The numbers of the kernels, for those that ask for a map too."""
+
+    def __init__(self, method: BayesianAttention, draws: int = 1) -> None:
+        self._method, self.draws = method, draws
+
+    def seeds(self, like: Tensor) -> Tensor:
+        return torch.arange(5, 5 + self.draws, device=like.device) * 2**40
+
+    def uniform(self, like: Tensor) -> Tensor:
+        noise = kernel_noise(self._method, self.seeds(like), like.shape).to(like) * self._method.concentration
+        uniform = noise.exp().neg().exp()
+        if self._method.noise == "truncated":
+            low, high = TRUNCATION
+            uniform = (uniform - low) / (high - low)
+        return uniform
+
+    def normal(self, like: Tensor) -> Tensor:
+        return kernel_noise(self._method, self.seeds(like), like.shape).to(like) / self._method.scale
+
+
+def masks(queries: int, keys: int) -> dict[str, AttentionMask | None]:
+    """For any lengths; the last leaves queries without keys."""
+    long, short = torch.arange(keys) < max(1, keys - 3), torch.arange(keys) >= min(2, keys - 1)
+    padded = torch.stack([torch.ones(keys).bool(), long, short])
+    real = torch.ones(B, queries, dtype=torch.bool)
+    real[0, queries // 2 :] = queries == 1
+    causal = torch.ones(queries, keys).tril(keys - queries).bool()
+    rows = padded[:, None, None].expand(B, 1, queries, keys)
+    late = torch.ones(queries, keys).tril(-queries // 3).bool()
+    masks = {
+        "none": None,
+        "padded": AttentionMask(rows, real),
+        "one row": AttentionMask(padded[:, None, None], real),
+        "causal": AttentionMask((rows & causal).contiguous(), real),
+        "by head": AttentionMask((causal | causal.flip(0)).expand(B, H, queries, keys)),
+        "empty": AttentionMask((rows & late).contiguous(), real),
+    }
+    return {
+        name: mask and AttentionMask(
+            mask.valid.to(DEVICE), None if mask.query_valid is None else mask.query_valid.to(DEVICE)
+        ) for name, mask in masks.items()
+    }  # fmt: skip
+
+
+def step(
+    method: BayesianAttention,
+    mask: AttentionMask | None,
+    lengths: tuple[int, int],
+    dtype: torch.dtype,
+    *,
+    groups: int = H,
+    widths: tuple[int, int] = (5, 5),
+    rounded: torch.dtype = torch.float64,
+    noise: Callable[[], Any] | None = None,
+    alone: bool = True,
+) -> dict[str, Tensor]:
+    """Output, KL, and all gradients of a step; the rows of queries, keys and values are strided."""
+    torch.manual_seed(3)
+    queries, keys = lengths
+    sizes = ((H, queries, widths[0]), (groups, keys, widths[0]), (groups, keys, widths[1]))
+    tensors = [torch.randn(B, length, heads, width, dtype=torch.float64) for heads, length, width in sizes]
+    leaves = [tensor.to(rounded).to(DEVICE, dtype).requires_grad_() for tensor in tensors]
+    site = method.build(H, widths[0]).to(DEVICE, torch.float64 if dtype == torch.float64 else torch.float32)
+    pull = torch.linspace(-2, 2, B * H * queries * widths[1], dtype=torch.float64).sin()
+    outputs = []
+
+    def model() -> None:
+        query, key, value = (leaf.transpose(1, 2) for leaf in leaves)
+        attending = Attending(query, key, value, PAIRS if mask is None else mask)
+        with pyro.plate("data", B):
+            if alone:
+                output, _ = site.train().attend_alone("site", attending)
+            else:
+                output, _ = site.train()("site", *attending.tensors)
+            outputs.append(output)
+            pyro.factor("pull", (output * pull.view(output.shape).to(output)).sum(dim=(1, 2, 3)))
+
+    make = noise or (lambda: KernelNoise(method))
+    with pyro.validation_enabled(False):
+        module = AttentionELBO()(model, AttentionGuide(model, noise=make()))
+        terms = module()
+        terms.loss.backward()
+    results = {"output": outputs[0], "kl": terms.kl, **module.diagnostics()["site"]}
+    named = [(f"by {index}", leaf) for index, leaf in enumerate(leaves)]
+    results |= {name: leaf.grad for name, leaf in (*named, *site.named_parameters()) if leaf.grad is not None}
+    return {name: torch.as_tensor(value).detach().double().cpu() for name, value in results.items()}
+
+
+KERNELS = ["attend_kernel", "attend_query_kernel", "attend_key_kernel"]
+
+
+def compare(
+    method: BayesianAttention, mask: str, lengths: tuple[int, int], ran: list[str], **options: Any
+) -> None:
+    """A step of float32 by kernels against that of float64 in tiles."""
+    call = method, masks(*lengths)[mask], lengths
+    exact = step(*call, torch.float64, **options)
+    assert not ran
+    found = step(*call, torch.float32, **options)
+    assert ran == KERNELS
+    assert exact.keys() == found.keys()
+    for name, expected in exact.items():
+        limit = 1e-6 if name == "output" else 1e-5 * max(float(expected.abs().max()), 0.1)
+        torch.testing.assert_close(
+            found[name], expected, rtol=1e-5, atol=limit, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+METHODS = {
+    "constant k": BayesianAttention.bam(4.0, rate=1.3, prior_strength=2.5),
+    "constant prior": BayesianAttention.bam(prior="constant", prior_concentration=0.7, kl_reduction="sum"),
+    "truncated": BayesianAttention.bam(2.0, noise="truncated", kl_reduction="keys"),
+    "log-normal": BayesianAttention.bam(posterior="lognormal"),
+    "log-normal, constant": BayesianAttention.bam(posterior="lognormal", prior="constant", prior_scale=0.6),
+}
+LENGTHS = [(7, 9), (1, 1), (1, 70), (33, 40), (70, 67), (40, 5)]
+MASKS = list(masks(2, 2))
+QUICK = {*itertools.product(METHODS, ["causal"]), *itertools.product(["constant k"], MASKS)}
+QUICK.add(("log-normal", "padded"))
+
+
+@pytest.mark.slow_but(*(f"{method}-{mask}" for method, mask in sorted(QUICK)))
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_is_that_of_tiles(method: str, mask: str, by_kernel: list[str]) -> None:
+    compare(METHODS[method], mask, (17, 40), by_kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_lengths_of_every_kind(
+    method: str, mask: str, lengths: tuple[int, int], by_kernel: list[str]
+) -> None:
+    compare(METHODS[method], mask, lengths, by_kernel)
+
+
+@pytest.mark.parametrize("method", ["constant k", "log-normal"])
+def test_grouped_keys(method: str, by_kernel: list[str]) -> None:
+    compare(METHODS[method], "causal", (33, 9), by_kernel, groups=1)
+
+
+@pytest.mark.parametrize("widths", [(1, 3), (20, 33), (128, 16)])
+def test_widths(widths: tuple[int, int], by_kernel: list[str]) -> None:
+    compare(METHODS["constant k"], "padded", (7, 9), by_kernel, widths=widths)
+
+
+# The interpreter multiplies the bits of bfloat16.
+@pytest.mark.parametrize("dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.cuda), torch.float16])
+@pytest.mark.parametrize("method", ["constant k", "log-normal"])
+def test_tensors_of_16_bits(method: str, dtype: torch.dtype, by_kernel: list[str]) -> None:
+    """No further from float64 at the same numbers than the map that the site holds in their type."""
+    call = METHODS[method], masks(33, 40)["causal"], (33, 40)
+    exact = step(*call, torch.float64, rounded=dtype)
+    found = step(*call, dtype)
+    assert by_kernel == KERNELS
+    plain = step(*call, dtype, alone=False)
+    assert by_kernel == KERNELS
+
+    def error(results: dict[str, Tensor]) -> float:
+        names = [name for name in exact if exact[name].dim()]
+        return sum(
+            float((results[name] - exact[name]).abs().mean() / exact[name].abs().mean()) for name in names
+        )
+
+    assert error(found) <= 1.1 * error(plain) < 0.2
+
+
+def test_draws_in_one_batch_are_those_of_their_seeds(by_kernel: list[str]) -> None:
+    """A prediction of P draws in the batch: a draw's numbers depend on its seed, its row, head, query and key alone."""
+    method = METHODS["constant k"]
+    site = method.build(H, 5).to(DEVICE)
+    query, key, value = (torch.randn(2, H, 6, 5, device=DEVICE) for _ in range(3))
+
+    def predicted(seeds: list[int], times: int) -> Tensor:
+        folded = [tensor.repeat(times, 1, 1, 1) for tensor in (query, key, value)]
+        posterior = FlashPosterior(method, Attending(*folded), site.prior)
+        posterior.predict(SeededNoise(seeds, DEVICE), None)  # type: ignore[arg-type]  # which shares nothing here
+        assert posterior.answer is not None
+        return posterior.answer
+
+    both = predicted([3, 2**63 + 4], 2)
+    torch.testing.assert_close(both[2:], predicted([2**63 + 4], 1), rtol=0, atol=0)
+    torch.testing.assert_close(both[:2], predicted([3], 1), rtol=0, atol=0)
+    assert (both[:2] - both[2:]).abs().min() > 1e-5
+    assert set(by_kernel) == {"attend_kernel"}
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [SeededNoise([3], DEVICE, [True]), PlacedNoise(torch.arange(B, device=DEVICE))],
+    ids=["mirrored", "placed"],
+)
+def test_sources_that_the_kernels_do_not_know_have_maps(noise: Any, by_kernel: list[str]) -> None:
+    method, mask = METHODS["constant k"], masks(7, 9)["causal"]
+    torch.manual_seed(0)
+    tensors = [torch.randn(B, H, length, 5, device=DEVICE) for length in (7, 9, 9)]
+    site = method.build(H, 5).to(DEVICE)
+    assert mask is not None
+    results = []
+    for kind in (FlashPosterior, TiledPosterior):
+        posterior = kind(method, Attending(*tensors, mask), site.prior)
+        noise._calls = 0
+        posterior.draw(noise)
+        assert posterior.answer is not None
+        results.append([posterior.answer, posterior.kl()])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert not by_kernel
+
+
+def test_the_expectation_has_no_noise(by_kernel: list[str]) -> None:
+    method, mask = METHODS["constant k"], masks(7, 9)["causal"]
+    assert mask is not None
+    tensors = [torch.randn(B, H, length, 5, device=DEVICE) for length in (7, 9, 9)]
+    bias = torch.randn(B, 1, 1, 9, device=DEVICE)
+    answers = []
+    for kind in (FlashPosterior, TiledPosterior):
+        posterior = kind(method, Attending(*tensors, mask), None)
+        posterior.expect(bias, mask)
+        answers.append(posterior.answer)
+    torch.testing.assert_close(*answers, rtol=1e-5, atol=1e-6)
+
+
+def test_seeds_differ_from_call_to_call_and_repeat() -> None:
+    like = torch.empty(4, device=DEVICE)
+    first, again = SeededNoise([1, 2], DEVICE), SeededNoise([1, 2], DEVICE)
+    calls = [first.seeds(like) for _ in range(3)]
+    assert all(call is not None for call in calls)
+    assert len(torch.cat(calls).unique()) == 6  # type: ignore[arg-type]  # none is None
+    assert torch.equal(torch.stack(calls), torch.stack([again.seeds(like) for _ in range(3)]))  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    drawn = [GlobalNoise().seeds(like) for _ in range(2)]
+    torch.manual_seed(0)
+    assert torch.equal(GlobalNoise().seeds(like), drawn[0])
+    assert not torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("method", ["constant k", "truncated", "log-normal"])
+def test_noise_has_its_distribution_and_is_independent(method: str) -> None:
+    options, shape = METHODS[method], (4, 2, 32, 60)
+    noise = kernel_noise(options, torch.tensor([11, 12], device=DEVICE), shape).double().cpu()
+    if options.posterior == "lognormal":
+        numbers = stats.norm.cdf(noise / options.scale)
+    else:
+        low, high = TRUNCATION if options.noise == "truncated" else (0.0, 1.0)
+        numbers = ((noise * options.concentration).exp().neg().exp().numpy() - low) / (high - low)
+    numbers = np.asarray(numbers)
+    assert stats.kstest(numbers.ravel(), "uniform").pvalue > 0.01
+    for axis in range(4):  # neighbours along draws and rows, heads, queries, keys
+        ahead, behind = np.delete(numbers, 0, axis), np.delete(numbers, -1, axis)
+        assert abs(np.corrcoef(ahead.ravel(), behind.ravel())[0, 1]) < 4 / np.sqrt(ahead.size)
+    assert len(np.unique(numbers)) > 0.999 * numbers.size
+
+
+def test_the_counter_is_that_of_the_published_generator() -> None:
+    """Philox 4x32 with ten rounds: the known answer of Random123 for zeros (Salmon et al. 2011)."""
+    method = BayesianAttention.bam(1.0, prior="constant")
+    noise = (
+        kernel_noise(method, torch.zeros(1, dtype=torch.int64, device=DEVICE), (1, 1, 1, 4)).double().cpu()
+    )
+    words = np.array(
+        [0x6627E8D5, 0xBC57AC4C, 0xE169C58D, 0x9B00DBD8]
+    )  # in the order in which they are joined
+    expected = np.log(-np.log((words >> 8) * 2.0**-24))
+    np.testing.assert_allclose(noise.ravel().numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"scores": "raw"}, {}),
+        ({}, {"softcap": 2.0}),
+        ({}, {"bias": torch.zeros(1, 1, 1, 9, device=DEVICE)}),
+        ({"sigma": 0.1}, {}),
+        ({"prior_strength": "learned"}, {}),
+    ],
+)
+def test_what_no_kernel_computes_is_left_to_others(
+    options: dict[str, Any], call: dict[str, Any], by_kernel: list[str]
+) -> None:
+    tensors = [torch.randn(B, H, length, 5, device=DEVICE) for length in (7, 9, 9)]
+    guide = AttentionGuide(lambda: None)
+    with guide.outputs_alone(), guide, pyro.plate("data", B):
+        assert can_flash(BayesianAttention.bam(), Attending(*tensors))
+        assert not can_flash(BayesianAttention.bam(**options), Attending(*tensors, **call))
+        assert not can_flash(BayesianAttention(), Attending(*tensors))
+        wide = [tensor.new_ones(*tensor.shape[:3], 129) for tensor in tensors]
+        assert not can_flash(BayesianAttention.bam(), Attending(*wide))
+        assert not can_flash(BayesianAttention.bam(), Attending(*tensors[:2], tensors[2].half()))
+    assert not can_flash(BayesianAttention.bam(), Attending(*tensors))
+    assert not by_kernel
+
+
+def test_a_gpu_is_tried() -> None:
+    from probattn.sites import flash
+
+    assert flash.gap_to_torch(DEVICE) < 1e-5 < fused.TOLERANCE
+
+
+def test_operators_are_what_torch_expects_of_them() -> None:
+    """Schemas, fake tensors and gradients, for shapes that are known and for those that are not."""
+    from probattn.sites import flash
+
+    torch.manual_seed(0)
+    query, key, value = (
+        torch.randn(2, length, heads, 5, device=DEVICE).transpose(1, 2).requires_grad_()
+        for heads, length in ((2, 3), (1, 6), (1, 6))
+    )
+    logits = torch.randn(2, 1, 6, device=DEVICE).requires_grad_()
+    valid, real = (torch.ones(2, *rest, device=DEVICE).bool() for rest in ((1, 1, 6), (3,)))
+    seeds, options = (
+        torch.zeros(1, dtype=torch.int64, device=DEVICE),
+        flash.attend_options(METHODS["constant k"], 0.4),
+    )
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+    for rest in ((logits, valid, real, seeds, *options, True), (None, None, None, seeds, *options, False)):
+        torch.library.opcheck(flash.attend, (query, key, value, *rest), test_utils=checks)
+
+
+def test_a_second_derivative_is_refused(by_kernel: list[str]) -> None:
+    from probattn.sites import flash
+
+    tensors = [torch.randn(1, 2, 3, 4, device=DEVICE, requires_grad=True) for _ in range(3)]
+    seeds = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    call = None, None, None, seeds, *flash.attend_options(METHODS["constant k"], 0.4), False
+    output, _, _ = flash.attend(*tensors, *call)
+    (gradient,) = torch.autograd.grad(output.sum(), tensors[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="expected one derivative"):
+        gradient.sum().backward()
