@@ -1,7 +1,7 @@
 """Converted networks under the PEFT library: sites are trained beside adapters, and saved and loaded with them.
 
 PEFT freezes every parameter that is not of an adapter, puts adapters into every module whose name matches, and saves
-its adapters alone; it has no hook for modules of others. Three of its methods are therefore wrapped, and the one by
+its adapters alone; it has no hook for modules of others. Several of its methods are therefore wrapped, and the one by
 which transformers loads adapters itself. They do as before for networks without sites.
 """
 
