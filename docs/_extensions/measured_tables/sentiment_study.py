@@ -20,7 +20,7 @@ HEALTH = {
     "spread": ("std/mean of W", "{:.2f}"),
     "concentration": ("k", "{:.2f}"),
     "kl_nats": ("KL, nats", "{:,.0f}"),
-    "kl_reduced": ("KL before its weight", "{:.2f}"),
+    "kl_reduced": ("reduced KL", "{:.2f}"),
 }
 
 
