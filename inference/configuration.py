@@ -122,7 +122,8 @@ def log_latent(owner: str, model: nn.Module, *, guided: bool = False) -> None:
     else:
         words = (
             "%s: nothing is latent in %s: it has no attention site and no particles, and its weights are fitted to the "
-            "data alone; convert the network first (probattn.models.convert), unless this is meant"
+            "data alone; probattn.convert(net, probattn.BayesianAttention()) makes attention weights latent (after "
+            "probattn.models.revert(net), if other methods converted it), unless this is meant"
         )
         LOGGER.warning(words, owner, type(getattr(model, "net", model)).__name__)
 

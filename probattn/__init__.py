@@ -1,11 +1,12 @@
 """Probabilistic attention: attention weights as latent variables of a Pyro program.
 
-The names of this package are imported when they are used first, so that the command line answers at once.
+The names and modules of this package are imported when they are used first, so that the command line answers at once.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module 'probattn' has no attribute {name!r}")
+        if name.startswith("_") or find_spec(f"probattn.{name}") is None:
+            raise AttributeError(f"module 'probattn' has no attribute {name!r}")
+        return import_module(f"probattn.{name}")
     value = globals()[name] = getattr(import_module(f"probattn.{_MODULES[name]}"), name)
     return value
 

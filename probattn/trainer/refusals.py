@@ -71,8 +71,8 @@ def refuse_certain(program: HeadProgram, prediction: str) -> None:
     if prediction != "mean" and not attention_sites(program) and not particles:
         raise ValueError(
             f"ProbabilisticTrainer: prediction={prediction!r} of a {type(program.net).__name__} without attention "
-            "sites, in which nothing is random; convert it first, probattn.models.convert(net, "
-            "probattn.BayesianAttention()), or leave prediction at 'mean'"
+            "sites, in which nothing is random; convert it first, probattn.convert(net, "
+            "probattn.BayesianAttention()) (after probattn.models.revert(net), if other methods converted it), or leave prediction at 'mean'"
         )
 
 
