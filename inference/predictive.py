@@ -407,7 +407,8 @@ class _Folding:
             raise ValueError(
                 f"posterior_predict: nothing is random in {network_name(model)}: no attention site announced itself, "
                 f"and the {len(seeds)} draws are equal; convert it first, probattn.convert(net, "
-                "probattn.BayesianAttention()) (after probattn.models.revert(net), if other methods converted it), or ask for one answer: num_samples=1 or posterior_expectation"
+                "probattn.BayesianAttention()) (after probattn.models.revert(net), if other methods converted it), or "
+                "ask for one answer: num_samples=1 or posterior_expectation"
             )
         guide = _PredictionGuide(model, AttentionDraws("all", streaming=True), self.others)
         guide.begin(seeds[:1], device_of(self.inputs), [False])

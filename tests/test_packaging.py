@@ -137,7 +137,9 @@ def test_bare_import_names_the_import_to_write(name: str) -> None:
 
 
 def test_packages_are_attributes_after_one_import() -> None:
-    code = "import probattn; print(probattn.models.revert, probattn.inference.SVIDriver); probattn.no_such_name"
+    code = (
+        "import probattn; print(probattn.models.revert, probattn.inference.SVIDriver); probattn.no_such_name"
+    )
     done = run(sys.executable, "-c", code, cwd=ROOT)
     assert done.stdout.startswith("<function revert")
     assert done.stderr.strip().endswith("AttributeError: module 'probattn' has no attribute 'no_such_name'")

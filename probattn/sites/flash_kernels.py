@@ -45,7 +45,7 @@ def site_noise(
 ):  # fmt: skip
     """What a draw adds to the scores of ROWS queries at COLUMNS keys from ``start`` on; a counter makes four numbers.
 
-    ``seed`` is that of the draw, ``row`` the place in its batch.
+    ``seed`` is that of the draw, ``row`` its place among the rows of that draw.
     """
     none = tl.zeros((ROWS, COLUMNS // 4), tl.int32)
     quarter = none + (start // 4 + tl.arange(0, COLUMNS // 4)[None, :])
@@ -62,7 +62,7 @@ def site_noise(
 
 @triton.jit
 def _stream(seeds, datum, share):
-    """Seed of a row's draw, and the row's place among the ``share`` rows of it."""
+    """Seed of a row's draw, and the place of the row among the ``share`` rows of it."""
     return tl.load(seeds + datum // share), datum % share
 
 
@@ -142,7 +142,7 @@ def attend_kernel(
     query = row[:, None]
     of_query = _rows_of(queries_of, datum, head, row, queries, width, q_datum, q_head, q_row, WIDTH)
     key_head = head // (heads // key_heads)
-    seed, place = _stream(seeds, datum, share)
+    seed, row_index = _stream(seeds, datum, share)
     log_total = tl.zeros((ROWS, 1), tl.float32)
     if divergence is not None and logits is not None:
         largest = tl.full((ROWS, 1), _FORBIDDEN, tl.float32)
@@ -206,7 +206,7 @@ def attend_kernel(
                     constants += tl.sum(_log_gamma_1p(alpha, log1p) - log_alpha, axis=1)[:, None]
                     slopes += tl.sum(alpha * _digamma_1p(alpha, log1p), axis=1)[:, None]
                 count += number
-            noise = site_noise(seed, place, head, query, start, low, high, spread, NORMAL, ROWS, COLUMNS)
+            noise = site_noise(seed, row_index, head, query, start, low, high, spread, NORMAL, ROWS, COLUMNS)
             scores = tl.where(allowed, scores + noise, _FORBIDDEN)
             now = tl.maximum(highest, tl.max(scores, axis=1)[:, None])
             powers = tl.where(allowed, tl.exp(scores - now), 0.0)
@@ -253,7 +253,7 @@ def attend_kernel(
 
 @triton.jit
 def _slopes(
-    of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, place, datum, head,
+    of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, row_index, datum, head,
     query, start, rows, at, by_datum, by_head, by_query, by_key, heads, groups, queries, keys,
     factor, rate, surprise, strength, spread, prior, low, high,
     NORMAL: tl.constexpr, WITH_KL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
@@ -264,7 +264,7 @@ def _slopes(
     allowed = _allowed(valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key)
     counted = _counted(allowed, real, datum, query, queries)
     scores = tl.dot(of_query, tl.trans(of_key), input_precision=PRECISION) * factor
-    noise = site_noise(seed, place, head, query, start, low, high, spread, NORMAL, ROWS, COLUMNS)
+    noise = site_noise(seed, row_index, head, query, start, low, high, spread, NORMAL, ROWS, COLUMNS)
     log_sum = tl.load(statistics + at, mask=there, other=0.0)
     weights = tl.where(allowed, tl.exp(tl.minimum(scores + noise - log_sum, 0.0)), 0.0)
     to_scores = weights * (tl.dot(pull, tl.trans(of_value), input_precision=PRECISION) - inner)
@@ -315,7 +315,7 @@ def attend_query_kernel(
         value_width, VALUE_WIDTH,
     )  # fmt: skip
     inner = tl.load(inner_of + at, mask=query < queries, other=0.0)
-    seed, place = _stream(seeds, datum, share)
+    seed, row_index = _stream(seeds, datum, share)
     by_kl = 0.0
     if WITH_KL:
         by_kl = tl.load(by_divergence + datum)
@@ -331,7 +331,7 @@ def attend_query_kernel(
                 values_of, datum, key_head, column, keys, value_width, v_datum, v_head, v_row, VALUE_WIDTH
             )
             _weights, to_scores, _logits = _slopes(
-                of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, place, datum,
+                of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, row_index, datum,
                 head, query, start, rows, at, by_datum, by_head, by_query, by_key, heads, groups, queries, keys,
                 factor, rate, surprise, strength, spread, prior, low, high, NORMAL, WITH_KL, ROWS, COLUMNS,
                 PRECISION,
@@ -364,7 +364,7 @@ def attend_key_kernel(
     of_value = _rows_of(
         values_of, datum, key_head, column, keys, value_width, v_datum, v_head, v_row, VALUE_WIDTH
     )
-    seed, place = _stream(seeds, datum, share)
+    seed, row_index = _stream(seeds, datum, share)
     by_kl = 0.0
     if WITH_KL:
         by_kl = tl.load(by_divergence + datum)
@@ -386,7 +386,7 @@ def attend_key_kernel(
             )  # fmt: skip
             inner = tl.load(inner_of + at, mask=query < queries, other=0.0)
             weights, to_scores, by_logits = _slopes(
-                of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, place, datum,
+                of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, row_index, datum,
                 head, query, start, rows, at, by_datum, by_head, by_query, by_key, heads, groups, queries, keys,
                 factor, rate, surprise, strength, spread, prior, low, high, NORMAL, WITH_KL, ROWS, COLUMNS,
                 PRECISION,

@@ -72,7 +72,8 @@ def refuse_certain(program: HeadProgram, prediction: str) -> None:
         raise ValueError(
             f"ProbabilisticTrainer: prediction={prediction!r} of a {type(program.net).__name__} without attention "
             "sites, in which nothing is random; convert it first, probattn.convert(net, "
-            "probattn.BayesianAttention()) (after probattn.models.revert(net), if other methods converted it), or leave prediction at 'mean'"
+            "probattn.BayesianAttention()) (after probattn.models.revert(net), if other methods converted it), or "
+            "leave prediction at 'mean'"
         )
 
 
