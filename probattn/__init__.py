@@ -80,7 +80,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        if name.startswith("_") or find_spec(f"probattn.{name}") is None:
+        if name.startswith("_") or not name.isidentifier() or find_spec(f"probattn.{name}") is None:
             raise AttributeError(f"module 'probattn' has no attribute {name!r}")
         return import_module(f"probattn.{name}")
     value = globals()[name] = getattr(import_module(f"probattn.{_MODULES[name]}"), name)

@@ -108,13 +108,33 @@ class KernelPosterior(WeightsPosterior):
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
-        inputs, normal = self.inputs, self.method.posterior == "lognormal"
-        drawn = noise.normal(inputs.raw) if normal else site_uniform(self.method, noise, inputs.raw)
+        inputs, method = self.inputs, self.method
+        seeds, drawn = kernel_seeds(noise, inputs.raw), None
+        if seeds is None:
+            normal = method.posterior == "lognormal"
+            drawn = noise.normal(inputs.raw) if normal else site_uniform(method, noise, inputs.raw)
         logits = self._make_logits() if with_kl else None
-        call = self.method, self.layout, inputs.raw, inputs.concentration
-        self.answer, self._kl = draw_by_kernel(*call, drawn, logits, with_kl)
+        call = method, self.layout, inputs.raw, inputs.concentration
+        self.answer, self._kl = draw_by_kernel(*call, drawn, logits, with_kl, seeds)
         self._inputs = inputs.detached()
         return self._nothing()
+
+    def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
+        """Draws W ``[P * B, H, T, S]``, the answer, for a prediction."""
+        inputs = replace(self.inputs, shared=shared, draws=noise.draws)
+        apart = torch.is_grad_enabled() or inputs.separate is not None
+        seeds = None if apart else kernel_seeds(noise, inputs.raw)
+        if seeds is None:
+            return super().predict(noise, shared)
+        call = self.method, self.layout, inputs.raw, inputs.upward.concentration
+        self.answer, _ = draw_by_kernel(*call, None, None, False, seeds)
+        return self._nothing()
+
+
+def kernel_seeds(noise: Noise, like: Tensor) -> Tensor | None:
+    """Seeds ``[P]`` from which kernels make the numbers of a call; None where its source gives maps alone."""
+    make: Callable[[Tensor], Tensor | None] | None = getattr(noise, "seeds", None)
+    return None if make is None else make(like)
 
 
 def draw_by_kernel(
@@ -122,15 +142,16 @@ def draw_by_kernel(
     layout: Layout,
     scores: Tensor,
     rise: Tensor | None,
-    noise: Tensor,
+    noise: Tensor | None,
     logits: Tensor | None,
     with_kl: bool,
+    seeds: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """W ``[B, H, T, S]`` and the KL ``[B]`` of masked scores, noise and the logits of a contextual prior."""
+    """W ``[B, H, T, S]`` and the KL ``[B]`` of masked scores, noise or seeds, and the logits of a contextual prior."""
     from probattn.sites.kernels import draw_map, draw_options
 
     maps = (item if item is None else item.contiguous() for item in (scores, rise, noise, logits))
-    weights, _, kl = draw_map(*maps, *mask_of(layout, scores.shape), *draw_options(method), with_kl)
+    weights, _, kl = draw_map(*maps, *mask_of(layout, scores.shape), seeds, *draw_options(method), with_kl)
     return weights, kl if with_kl else None
 
 
@@ -221,10 +242,13 @@ def _needs_no_map(method: BayesianAttention) -> bool:
 
 def can_flash(method: BayesianAttention, attending: Attending) -> bool:
     """Whether kernels of a GPU compute a draw without a map."""
-    query, value = attending.query, attending.value
+    query, key, value = attending.query, attending.key, attending.value
     plain = method.scores == "normalised" and attending.bias is None and attending.softcap is None
-    alike = query.dtype == attending.key.dtype == value.dtype and attending.shape.numel() > 0
-    if not (_needs_no_map(method) and plain and alike and takes_answers() and runs_flash(query)):
+    if not (_needs_no_map(method) and plain and takes_answers() and runs_flash(query)):
+        return False
+    alike = query.dtype == key.dtype == value.dtype and attending.shape.numel() > 0
+    fits = key.shape[:3] == value.shape[:3] and query.shape[::3] == key.shape[::3]
+    if not (alike and fits and query.shape[1] % key.shape[1] == 0):  # which others refuse
         return False
     from probattn.sites.flash import WIDEST
 
@@ -368,8 +392,7 @@ class FlashPosterior(TiledPosterior):
         """Draws S and stores the output ``[B, H, T, E]`` in ``answer``, and the KL; returns the value ``[B, 0]``."""
         from probattn.sites.flash import attend, attend_options
 
-        make_seeds = getattr(noise, "seeds", None)
-        seeds = None if make_seeds is None else make_seeds(self._like)
+        seeds = kernel_seeds(noise, self._like)
         if seeds is None:  # of a source whose numbers the kernels do not make
             whole = SitePosterior(self.inputs, lambda: self.prior)
             self._apply(self.layout.weights(whole.log_draw(noise, with_kl=with_kl)))
@@ -394,9 +417,10 @@ class FlashPosterior(TiledPosterior):
 
 
 def mask_of(layout: Layout, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:
-    """Valid pairs, which broadcast to ``shape``, and real queries ``[B, T]``, as kernels take them; None for all."""
+    """Valid pairs, of ``shape``, and real queries ``[B, T]``, as kernels take them; None for all."""
     valid, real = getattr(layout, "valid", None), getattr(layout, "query_valid", None)
-    return valid, None if real is None else real.expand(shape[0], shape[2]).contiguous()
+    real = None if real is None else real.expand(shape[0], shape[2]).contiguous()
+    return None if valid is None else valid.expand(shape), real
 
 
 def _rows(noise: Noise, method: BayesianAttention, like: Tensor) -> Rows:

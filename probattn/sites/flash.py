@@ -16,15 +16,18 @@ import triton
 from torch import Tensor
 
 from probattn.sites import kernels
+from probattn.sites.answers import mask_of
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.flash_kernels import STATISTICS, attend_kernel, attend_key_kernel, attend_query_kernel
-from probattn.sites.main_effects import TRUNCATION
-from probattn.sites.traced import weibull_draw
+from probattn.sites.scores import exact_products, repeat_heads
+from probattn.sites.traced import DRAWS, GraphMask
 from probattn.sites.upward import UpwardOutputs
 from probattn.sites.weibull import WeibullConstants, constant_surprise
 
 WIDEST = 128
 """Width of queries, keys and values that a program holds."""
+OLDEST = (8, 0)
+"""Compute capability of the GPUs whose products of matrices the kernels use."""
 
 
 def attend_options(method: BayesianAttention, scale: float) -> tuple[bool, list[float]]:
@@ -33,27 +36,25 @@ def attend_options(method: BayesianAttention, scale: float) -> tuple[bool, list[
     strength = method.log_strength
     if method.prior == "constant":
         strength += math.log(method.prior_concentration)
-    normal, (low, high) = method.posterior == "lognormal", (0.0, 1.0)
-    if method.noise == "truncated":
-        low, high = TRUNCATION
-    surprise, spread = 0.0, method.scale
+    normal, surprise, spread = method.posterior == "lognormal", 0.0, method.scale
     if not normal:
         spread = float(method.concentration)
         surprise = constant_surprise(spread) - math.log(constants.rate)
-    return normal, [scale, constants.rate, surprise, strength, spread, method.prior_scale, low, high]
+    limits = kernels.noise_limits(method)
+    return normal, [scale, constants.rate, surprise, strength, spread, method.prior_scale, *limits]
 
 
 def _tile(query: Tensor, value: Tensor) -> dict[str, Any]:
     """Blocks that registers hold, and the precision of products of float32: to rounding, or less where torch may."""
     queries, width, value_width = query.shape[2], query.shape[3], value.shape[3]
     small = query.element_size() == 2 and max(width, value_width) <= 64
-    exact = torch.get_float32_matmul_precision() == "highest"
+    rounded = torch.backends.cuda.matmul.fp32_precision == "tf32"
     return {
         "ROWS": max(16, min(64 if small else 32, int(triton.next_power_of_2(queries)))),
         "COLUMNS": max(16, min(32, int(triton.next_power_of_2(value.shape[2])))),
         "WIDTH": max(16, int(triton.next_power_of_2(width))),
         "VALUE_WIDTH": max(16, int(triton.next_power_of_2(value_width))),
-        "PRECISION": "tf32x3" if exact else "tf32",
+        "PRECISION": "tf32" if rounded else "tf32x3",
         "num_warps": 8,
         "num_stages": 2,
     }
@@ -65,12 +66,9 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def _steps(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> list[int]:
-    """Strides of the tensors but the last, of ``valid`` all, 0 where it broadcasts."""
+    """Strides of the tensors but the last, of ``valid`` all."""
     steps = [step for tensor in (query, key, value) for step in tensor.stride()[:3]]
-    if valid is None:
-        return [*steps, 0, 0, 0, 0]
-    sizes = zip(valid.shape, valid.stride(), strict=True)
-    return [*steps, *(0 if size == 1 else step for size, step in sizes)]
+    return [*steps, *((0, 0, 0, 0) if valid is None else valid.stride())]
 
 
 def _sizes(
@@ -98,7 +96,7 @@ def attend(
     """Output ``[B, H, T, E]``, statistics of queries ``[1 | 5, B, H, T]`` and the KL ``[B]``, empty unless wanted.
 
     ``query`` is ``[B, H, T, D]``, ``key`` and ``value`` ``[B, G, S, D or E]``, of one type; ``logits`` ``[B, G', S]``
-    are those of the contextual prior, ``valid`` broadcasts to ``[B, H, T, S]``, ``real`` is ``[B, T]``, ``seeds``
+    are those of the contextual prior, ``valid`` is ``[B, H, T, S]``, ``real`` is ``[B, T]``, ``seeds``
     are int64 ``[P]``, one for each of P draws in the batch. ``numbers`` are those of :func:`attend_options`.
     """
     query, key, value = _rows(query), _rows(key), _rows(value)
@@ -205,23 +203,62 @@ OPERATORS = (attend, attend_backward)
 
 
 def gap_to_torch(device: torch.device) -> float:
-    """The largest difference between a small step by kernels and one of torch on the CPU, relative to the numbers."""
-    method = BayesianAttention.bam(1e7)  # whose noise is below rounding
-    shapes = (2, 4, 35, 20), (2, 2, 40, 20), (2, 2, 40, 24), (2, 2, 40), (2, 4, 35, 40), (2, 4, 35, 24)
-    return kernels.gap_of_steps(device, shapes, partial(_torch_step, method), partial(_kernel_step, method))
+    """The largest difference between small steps by kernels and by torch on the CPU, relative to the numbers.
+
+    One step is of float32 at the widest, one of float16, whose difference counts a two-hundredth.
+
+    Raises:
+        RuntimeError: the GPU is older than compute capability 8.0.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST:
+        raise RuntimeError("expected a GPU of compute capability 8.0 or newer for attention without maps")
+    # Their noise is below rounding.
+    wide, half = BayesianAttention.bam(1e7), BayesianAttention.bam(posterior="lognormal", scale=1e-7)
+    gaps = []
+    for method, width, dtype in ((wide, WIDEST, torch.float32), (half, WIDEST // 2, torch.float16)):
+        shapes = (
+            (2, 4, 70, width),
+            (2, 2, 70, width),
+            (2, 2, 70, width),
+            (2, 2, 70),
+            (2, 4, 70, 70),
+            (2, 4, 70, width),
+        )
+        steps = (partial(step, method, dtype) for step in (_torch_step, _kernel_step))
+        with exact_products():
+            gaps.append(kernels.gap_of_steps(device, shapes, *steps))
+    return max(gaps[0], gaps[1] / 200)
 
 
-def _torch_step(method: BayesianAttention, noise: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Output and KL, by operations that autograd knows."""
-    query, key, value, logits = (item.repeat_interleave(4 // item.shape[1], dim=1) for item in leaves)
-    phi = torch.log_softmax(query @ key.transpose(-1, -2), dim=-1)
-    log_value, kl = weibull_draw(method, phi, UpwardOutputs(), noise)
-    log_alpha = torch.log_softmax(logits, dim=-1)[:, :, None]
-    return torch.softmax(log_value, dim=-1) @ value, kl(log_alpha, logits.new_zeros(()), None)
+def _trial_mask(like: Tensor) -> GraphMask:
+    """A causal mask with padded queries."""
+    batch, _, queries, _ = like.shape
+    causal = torch.ones(queries, queries, dtype=torch.bool, device=like.device).tril()
+    real = torch.arange(queries, device=like.device) < queries - 3
+    return GraphMask(causal.expand(batch, 1, queries, queries), real.expand(batch, queries))
 
 
-def _kernel_step(method: BayesianAttention, noise: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _torch_step(
+    method: BayesianAttention, dtype: torch.dtype, noise: Tensor, leaves: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Output and KL, by operations that autograd knows, of tensors rounded to a type."""
+    *rounded, logits = leaves
+    heads = rounded[0].shape[1]
+    query, key, value = (repeat_heads(item.to(dtype).float(), heads) for item in rounded)
+    layout = _trial_mask(noise)
+    scores = layout.masked(query @ key.transpose(-1, -2) / query.shape[-1])
+    phi = layout.zero_forbidden(layout.log_softmax(scores))
+    log_value, kl = DRAWS[method.posterior](method, phi, UpwardOutputs(), noise)
+    log_alpha = layout.over_keys(logits, heads)
+    return layout.weights(log_value) @ value, kl(log_alpha, logits.new_zeros(()), layout.pair_weight)
+
+
+def _kernel_step(
+    method: BayesianAttention, dtype: torch.dtype, noise: Tensor, leaves: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
     """The same by kernels, with other noise."""
-    seeds = noise.new_zeros(1, dtype=torch.int64)
-    output, _, kl = attend(*leaves, None, None, seeds, *attend_options(method, 1.0), True)
+    query, key, value = (item.to(dtype) for item in leaves[:3])
+    seeds, options = noise.new_zeros(1, dtype=torch.int64), attend_options(method, 1 / query.shape[-1])
+    call = leaves[3], *mask_of(_trial_mask(noise), noise.shape), seeds, *options
+    output, _, kl = attend(query, key, value, *call, True)
     return output, kl

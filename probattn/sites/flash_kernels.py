@@ -10,12 +10,13 @@ import triton
 import triton.language as tl
 
 from probattn.sites.triton_kernels import (
-    _EPSILON,
     _EULER,
     _FORBIDDEN,
     _digamma_1p,
     _log1p,
     _log_gamma_1p,
+    _stream,
+    site_noise,
 )
 
 STATISTICS = 5
@@ -23,47 +24,8 @@ STATISTICS = 5
 scores and of the prior's logits, and sums of its gradients by log E[S] and by log alpha."""
 
 
-@triton.jit
-def _exponential(words, low, high):
-    """log(-log u) of 32 random bits, u uniform in [low, high)."""
-    uniform = low + (words >> 8).to(tl.float32) * 5.9604644775390625e-08 * (high - low)
-    return tl.log(-tl.log(tl.maximum(uniform, _EPSILON)))
-
-
-@triton.jit
-def _normals(words, others):
-    return tl.pair_uniform_to_normal(
-        (words >> 8).to(tl.float32) * 5.9604644775390625e-08,
-        (others >> 8).to(tl.float32) * 5.9604644775390625e-08,
-    )
-
-
-@triton.jit
-def site_noise(
-    seed, row, head, query, start, low, high, spread,
-    NORMAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """What a draw adds to the scores of ROWS queries at COLUMNS keys from ``start`` on; a counter makes four numbers.
-
-    ``seed`` is that of the draw, ``row`` its place among the rows of that draw.
-    """
-    none = tl.zeros((ROWS, COLUMNS // 4), tl.int32)
-    quarter = none + (start // 4 + tl.arange(0, COLUMNS // 4)[None, :])
-    first, second, third, fourth = tl.philox(seed, quarter, none + query, none + head, none + row)
-    if NORMAL:
-        first, second = _normals(first, second)
-        third, fourth = _normals(third, fourth)
-        noise = spread * tl.reshape(tl.join(tl.join(first, second), tl.join(third, fourth)), (ROWS, COLUMNS))
-    else:
-        words = tl.reshape(tl.join(tl.join(first, second), tl.join(third, fourth)), (ROWS, COLUMNS))
-        noise = _exponential(words, low, high) / spread
-    return noise
-
-
-@triton.jit
-def _stream(seeds, datum, share):
-    """Seed of a row's draw, and the place of the row among the ``share`` rows of it."""
-    return tl.load(seeds + datum // share), datum % share
+_CHANGING = ("share", "queries", "keys")
+"""Numbers that change from batch to batch; others have kernels for 1 and for multiples of 16."""
 
 
 @triton.jit
@@ -85,6 +47,13 @@ def _rows_of(tensor, datum, head, row, length, width, by_datum, by_head, by_row,
         + column
     )
     return tl.load(tensor + at, mask=(row[:, None] < length) & (column < width), other=0.0)
+
+
+@triton.jit
+def _pull_of(pull_of, at, there, width, WIDTH: tl.constexpr):
+    """The gradient of the output of some queries."""
+    column = tl.arange(0, WIDTH)[None, :]
+    return tl.load(pull_of + at * width + column, mask=there & (column < width), other=0.0)
 
 
 @triton.jit
@@ -122,11 +91,16 @@ def _log_alpha(logits, log_total, strength, datum, head, groups, repeats, key, k
 
 
 @triton.jit
+def _at_most_0(values):
+    return tl.minimum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _log_sum(largest, total):
     return tl.where(total > 0, largest + tl.log(tl.where(total > 0, total, 1.0)), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING)
 def attend_kernel(
     queries_of, keys_of, values_of, logits, valid, real, seeds, output, statistics, divergence,
     q_datum, q_head, q_row, k_datum, k_head, k_row, v_datum, v_head, v_row,
@@ -206,8 +180,8 @@ def attend_kernel(
                     constants += tl.sum(_log_gamma_1p(alpha, log1p) - log_alpha, axis=1)[:, None]
                     slopes += tl.sum(alpha * _digamma_1p(alpha, log1p), axis=1)[:, None]
                 count += number
-            noise = site_noise(seed, row_index, head, query, start, low, high, spread, NORMAL, ROWS, COLUMNS)
-            scores = tl.where(allowed, scores + noise, _FORBIDDEN)
+            noise = site_noise(seed, row_index, head, query, start, low, high, NORMAL, ROWS, COLUMNS)
+            scores = tl.where(allowed, scores + noise * (spread if NORMAL else 1.0 / spread), _FORBIDDEN)
             now = tl.maximum(highest, tl.max(scores, axis=1)[:, None])
             powers = tl.where(allowed, tl.exp(scores - now), 0.0)
             shrink = tl.exp(highest - now)
@@ -219,14 +193,14 @@ def attend_kernel(
             summed = summed * shrink
             summed += tl.dot(powers.to(of_value.dtype), of_value, input_precision=PRECISION)
     result = summed / tl.where(noisy_total > 0, noisy_total, 1.0)
-    at = tl.program_id(0) // tl.cdiv(queries, ROWS) * queries + query
+    at = (tl.program_id(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries + query
     there = query < queries
     column = tl.arange(0, VALUE_WIDTH)[None, :]
     tl.store(
-        output + at.to(tl.int64) * value_width + column, result.to(output.dtype.element_ty),
+        output + at * value_width + column, result.to(output.dtype.element_ty),
         mask=there & (column < value_width),
     )  # fmt: skip
-    rows = tl.num_programs(0) // tl.cdiv(queries, ROWS) * queries  # of the whole batch
+    rows = (tl.num_programs(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries  # of the whole batch
     tl.store(statistics + at, _log_sum(highest, noisy_total), mask=there)
     if divergence is not None:
         log_sum = _log_sum(largest, total)
@@ -264,9 +238,10 @@ def _slopes(
     allowed = _allowed(valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key)
     counted = _counted(allowed, real, datum, query, queries)
     scores = tl.dot(of_query, tl.trans(of_key), input_precision=PRECISION) * factor
-    noise = site_noise(seed, row_index, head, query, start, low, high, spread, NORMAL, ROWS, COLUMNS)
+    noise = site_noise(seed, row_index, head, query, start, low, high, NORMAL, ROWS, COLUMNS)
+    noise *= spread if NORMAL else 1.0 / spread
     log_sum = tl.load(statistics + at, mask=there, other=0.0)
-    weights = tl.where(allowed, tl.exp(tl.minimum(scores + noise - log_sum, 0.0)), 0.0)
+    weights = tl.where(allowed, tl.exp(_at_most_0(scores + noise - log_sum)), 0.0)
     to_scores = weights * (tl.dot(pull, tl.trans(of_value), input_precision=PRECISION) - inner)
     to_logits = tl.zeros((ROWS, COLUMNS), tl.float32)
     if WITH_KL:
@@ -275,7 +250,7 @@ def _slopes(
         log_alpha = _log_alpha(
             logits, log_total, strength, datum, head, groups, heads // groups, key, keys, counted
         )
-        means = tl.where(allowed, tl.exp(tl.minimum(scores - log_sum, 0.0)), 0.0)  # E[S]
+        means = tl.where(allowed, tl.exp(_at_most_0(scores - log_sum)), 0.0)  # E[S]
         if NORMAL:
             distance = scores - log_sum - spread * spread / 2 - log_alpha
             to_mean = tl.where(counted, distance / (prior * prior), 0.0)
@@ -292,7 +267,7 @@ def _slopes(
     return weights, to_scores, to_logits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING)
 def attend_query_kernel(
     queries_of, keys_of, values_of, pull_of, inner_of, logits, valid, real, seeds, statistics, by_divergence, to_query,
     q_datum, q_head, q_row, k_datum, k_head, k_row, v_datum, v_head, v_row,
@@ -307,13 +282,10 @@ def attend_query_kernel(
     row = first + tl.arange(0, ROWS)
     query = row[:, None]
     key_head = head // (heads // key_heads)
-    rows = tl.num_programs(0) // tl.cdiv(queries, ROWS) * queries
-    at = tl.program_id(0) // tl.cdiv(queries, ROWS) * queries + query
+    rows = (tl.num_programs(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries
+    at = (tl.program_id(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries + query
     of_query = _rows_of(queries_of, datum, head, row, queries, width, q_datum, q_head, q_row, WIDTH)
-    pull = _rows_of(
-        pull_of, datum, head, row, queries, value_width, heads * queries * value_width, queries * value_width,
-        value_width, VALUE_WIDTH,
-    )  # fmt: skip
+    pull = _pull_of(pull_of, at, query < queries, value_width, VALUE_WIDTH)
     inner = tl.load(inner_of + at, mask=query < queries, other=0.0)
     seed, row_index = _stream(seeds, datum, share)
     by_kl = 0.0
@@ -339,12 +311,12 @@ def attend_query_kernel(
             summed += tl.dot(to_scores.to(of_key.dtype), of_key, input_precision=PRECISION)
     column = tl.arange(0, WIDTH)[None, :]
     tl.store(
-        to_query + at.to(tl.int64) * width + column, (summed * factor).to(to_query.dtype.element_ty),
+        to_query + at * width + column, (summed * factor).to(to_query.dtype.element_ty),
         mask=(query < queries) & (column < width),
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING)
 def attend_key_kernel(
     queries_of, keys_of, values_of, pull_of, inner_of, logits, valid, real, seeds, statistics, by_divergence,
     to_key, to_value, to_logits,
@@ -359,7 +331,7 @@ def attend_key_kernel(
     datum, head, start = _block(tl.program_id(0), heads, keys, COLUMNS)
     column = start + tl.arange(0, COLUMNS)
     key_head = head // (heads // key_heads)
-    rows = tl.num_programs(0) // tl.cdiv(keys, COLUMNS) * queries
+    rows = (tl.num_programs(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * queries
     of_key = _rows_of(keys_of, datum, key_head, column, keys, width, k_datum, k_head, k_row, WIDTH)
     of_value = _rows_of(
         values_of, datum, key_head, column, keys, value_width, v_datum, v_head, v_row, VALUE_WIDTH
@@ -378,12 +350,9 @@ def attend_key_kernel(
             valid, datum, head, query, column[None, :], queries, keys, by_datum, by_head, by_query, by_key
         )
         if _some(allowed):
-            at = tl.program_id(0) // tl.cdiv(keys, COLUMNS) * queries + query
+            at = (tl.program_id(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * queries + query
             of_query = _rows_of(queries_of, datum, head, row, queries, width, q_datum, q_head, q_row, WIDTH)
-            pull = _rows_of(
-                pull_of, datum, head, row, queries, value_width, heads * queries * value_width,
-                queries * value_width, value_width, VALUE_WIDTH,
-            )  # fmt: skip
+            pull = _pull_of(pull_of, at, query < queries, value_width, VALUE_WIDTH)
             inner = tl.load(inner_of + at, mask=query < queries, other=0.0)
             weights, to_scores, by_logits = _slopes(
                 of_query, of_key, of_value, pull, inner, logits, valid, real, statistics, by_kl, seed, row_index, datum,
@@ -394,18 +363,18 @@ def attend_key_kernel(
             value_sum += tl.dot(tl.trans(weights.to(pull.dtype)), pull, input_precision=PRECISION)
             key_sum += tl.dot(tl.trans(to_scores.to(of_query.dtype)), of_query, input_precision=PRECISION)
             logit_sum += tl.sum(by_logits, axis=0)[None, :]
-    at = tl.program_id(0) // tl.cdiv(keys, COLUMNS) * keys + column[:, None]
+    at = (tl.program_id(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * keys + column[:, None]
     wide = tl.arange(0, WIDTH)[None, :]
     there = column[:, None] < keys
     tl.store(
-        to_key + at.to(tl.int64) * width + wide, (key_sum * factor).to(to_key.dtype.element_ty),
+        to_key + at * width + wide, (key_sum * factor).to(to_key.dtype.element_ty),
         mask=there & (wide < width),
     )  # fmt: skip
     wide = tl.arange(0, VALUE_WIDTH)[None, :]
     tl.store(
-        to_value + at.to(tl.int64) * value_width + wide, value_sum.to(to_value.dtype.element_ty),
+        to_value + at * value_width + wide, value_sum.to(to_value.dtype.element_ty),
         mask=there & (wide < value_width),
     )  # fmt: skip
     if to_logits is not None:
-        at = tl.program_id(0) // tl.cdiv(keys, COLUMNS) * keys + column[None, :]
+        at = (tl.program_id(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * keys + column[None, :]
         tl.store(to_logits + at, logit_sum, mask=column[None, :] < keys)

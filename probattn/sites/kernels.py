@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import ADVICE
+from probattn.sites.main_effects import TRUNCATION
 from probattn.sites.traced import weibull_draw
 from probattn.sites.triton_kernels import (
     CONSTANT,
@@ -28,6 +29,7 @@ from probattn.sites.triton_kernels import (
     draw_kernel,
     mix_backward_kernel,
     mix_kernel,
+    noise_kernel,
 )
 from probattn.sites.upward import UpwardOutputs
 from probattn.sites.weibull import WeibullConstants
@@ -48,11 +50,17 @@ def draw_options(method: BayesianAttention) -> tuple[int, list[float]]:
     if method.prior == "constant":
         strength += math.log(method.prior_concentration)
     shared = [constants.rho, constants.floor, constants.rate, math.log(constants.rate), strength]
+    limits = noise_limits(method)
     if method.posterior == "lognormal":
-        return NORMAL, [*shared, method.scale, method.prior_scale]
+        return NORMAL, [*shared, method.scale, method.prior_scale, *limits]
     if isinstance(method.concentration, str):
-        return LEARNED, [*shared, 0.0, 0.0]
-    return CONSTANT, [*shared, method.concentration, 0.0]
+        return LEARNED, [*shared, 0.0, 0.0, *limits]
+    return CONSTANT, [*shared, method.concentration, 0.0, *limits]
+
+
+def noise_limits(method: BayesianAttention) -> tuple[float, float]:
+    """Range of the uniform numbers of a draw."""
+    return TRUNCATION if method.noise == "truncated" else (0.0, 1.0)
 
 
 def _tile(queries: int, keys: int) -> dict[str, int]:
@@ -98,14 +106,25 @@ def launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
         kernel[(programs,)](*arguments, **options)
 
 
+def map_noise(seeds: Tensor, shape: Sequence[int], normal: bool) -> Tensor:
+    """The numbers u or n ``[B, H, T, S]`` that kernels with these seeds draw by themselves."""
+    out = torch.empty(tuple(shape), dtype=torch.float32, device=seeds.device)
+    tile, (batch, heads, queries, keys) = _tile(*shape[2:]), shape
+    launch(
+        noise_kernel, _programs(out, tile), seeds, out, batch // len(seeds), heads, queries, keys, NORMAL=normal, **tile
+    )  # fmt: skip
+    return out
+
+
 @torch.library.custom_op("probattn::draw_map", mutates_args=())
 def draw_map(
     scores: Tensor,
     rise: Tensor | None,
-    noise: Tensor,
+    noise: Tensor | None,
     logits: Tensor | None,
     valid: Tensor | None,
     real: Tensor | None,
+    seeds: Tensor | None,
     family: int,
     numbers: Sequence[float],
     with_kl: bool,
@@ -113,17 +132,20 @@ def draw_map(
     """W ``[B, H, T, S]``, log sum_keys S ``[B, H, T]`` and the KL ``[B]``, zeros unless it is wanted.
 
     ``scores`` are masked, ``rise`` is what the upward path gives, ``noise`` is uniform or normal, all ``[B, H, T, S]``;
-    ``logits`` ``[B, G, S]`` are those of the contextual prior; ``valid`` broadcasts to the map, ``real`` is ``[B, T]``.
-    ``numbers`` are rho, floor, rate, log rate, log of the prior's strength (without logits times the concentration),
-    spread (k or s) and spread of the prior.
+    without gradients ``rise`` may have the rows of one draw, for all in the batch. ``seeds`` int64 ``[P]`` of the draws
+    make the numbers where ``noise`` is None. ``logits`` ``[B, G, S]`` are those of the contextual prior; ``valid``
+    broadcasts to the map, ``real`` is ``[B, T]``. ``numbers`` are rho, floor, rate, log rate, log of the prior's
+    strength (without logits times the concentration), spread (k or s), spread of the prior and the range of u.
     """
     batch, heads, queries, keys = scores.shape
     weights, log_sums = torch.empty_like(scores), scores.new_empty(batch, heads, queries)
     divergence = torch.empty_like(log_sums) if with_kl else None
     tile = _tile(queries, keys)
+    share, risen = batch if seeds is None else batch // len(seeds), batch if rise is None else len(rise)
     launch(
-        draw_kernel, _programs(scores, tile), scores, rise, noise, logits, as_bytes(valid), as_bytes(real), weights,
-        log_sums, divergence, *_map_arguments(scores, logits, valid, numbers), FAMILY=family, **tile,
+        draw_kernel, _programs(scores, tile), scores, rise, noise, logits, as_bytes(valid), as_bytes(real), seeds,
+        weights, log_sums, divergence, share, risen, *_map_arguments(scores, logits, valid, numbers), FAMILY=family,
+        **tile,
     )  # fmt: skip
     return weights, log_sums, scores.new_zeros(batch) if divergence is None else divergence.sum(dim=(1, 2))
 
@@ -159,7 +181,7 @@ def draw_map_backward(
         )
     launch(
         draw_backward_kernel, programs, scores, rise, logits, as_bytes(valid), as_bytes(real), weights, log_sums,
-        by_weights, by_kl, to_scores, to_rise, to_logits, *_map_arguments(scores, logits, valid, numbers),
+        by_weights, by_kl, to_scores, to_rise, to_logits, *_map_arguments(scores, logits, valid, numbers[:-2]),
         FAMILY=family, **tile,
     )  # fmt: skip
     return (
@@ -182,7 +204,7 @@ def _(
 
 
 def _keep_draw(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    scores, rise, _, logits, valid, real, ctx.family, ctx.numbers, ctx.with_kl = inputs
+    scores, rise, _, logits, valid, real, _, ctx.family, ctx.numbers, ctx.with_kl = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(scores, rise, logits, valid, real, *output[:2])
 
@@ -201,7 +223,7 @@ def _draw_gradients(
         None if rise is None else to_rise,
         None,
         to_logits if to_logits.numel() else None,
-        *[None] * 5,
+        *[None] * 6,
     )
 
 
@@ -342,5 +364,5 @@ def _kernel_step(method: BayesianAttention, noise: Tensor, leaves: Sequence[Tens
     """The same by kernels."""
     scores, rise, state, weight, bias, logits = leaves
     rise = rise + mix_maps(state.flatten(2), weight, bias, None, None)[0].view_as(state)
-    weights, _, kl = draw_map(scores, rise, noise, logits, None, None, *draw_options(method), True)
+    weights, _, kl = draw_map(scores, rise, noise, logits, None, None, None, *draw_options(method), True)
     return weights, kl

@@ -152,8 +152,11 @@ class AttentionMask(Layout):
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor:
         """Divisor of the KL, ``[B]``: heads times allowed pairs of real queries ("mean") or real queries with keys."""
-        valid = self._distinct.float()
-        per_query = valid.sum(dim=-1) if reduction == "mean" else valid.amax(dim=-1)  # [B, 1 | H, 1 | T]
+        valid = self._distinct
+        whole = reduction == "mean"
+        per_query = (
+            valid.sum(dim=-1, dtype=torch.float32) if whole else valid.any(dim=-1).float()
+        )  # [B, 1 | H, 1 | T]
         per_query = per_query.sum(dim=1, keepdim=True) * (shape[1] // valid.shape[1])
         real = per_query.new_ones(1, 1, shape[2]) if self.query_valid is None else self.query_valid[:, None]
         return (per_query * real).sum(dim=(1, 2)).clamp_min(1.0)

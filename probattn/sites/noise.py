@@ -95,7 +95,9 @@ class GlobalNoise(_Source):
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
         if not _is_seeded(like):
-            return torch.rand_like(like) if kind == "uniform" else torch.randn_like(like)
+            other = torch.rand_like if kind == "uniform" else torch.randn_like
+            made = _by_kernel(self, kind, like)
+            return other(like) if made is None else made
         noise = torch.empty_like(like, memory_format=torch.contiguous_format)
         _fill(kind, noise, self._seed())
         return noise
@@ -138,7 +140,7 @@ class SeededNoise(_Source):
         self._seeds = list(seeds)
         self._generators = [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
         self._calls = 0
-        self._starts: Tensor | None = None
+        self._starts: dict[torch.device, Tensor] = {}
         self.scratch: Scratch | None = None
 
     @property
@@ -153,17 +155,20 @@ class SeededNoise(_Source):
         self._calls += 1
         return _Streams(kind, [(seed, self._calls) for seed in self._seeds], like)
 
-    def seeds(self, like: Tensor) -> Tensor | None:
-        """Seeds for what a kernel draws, int64 ``[P]``, on ``like``'s device; None if a draw is mirrored."""
-        if any(self._mirrored) or len(like) % self.draws:
-            return None
-        if self._starts is None:
-            starts = [_signed(seed % (1 << 64)) for seed in self._seeds]
-            self._starts = torch.tensor(starts, dtype=torch.int64, device=like.device)
+    def seeds(self, like: Tensor) -> Tensor:
+        """Seeds for what a kernel draws, int64 ``[P]``, on ``like``'s device; odd ones for mirrored draws."""
+        starts = self._starts.get(like.device)
+        if starts is None:
+            pairs = zip(self._seeds, self._mirrored, strict=True)
+            numbers = [_signed((2 * seed + mirrored) % (1 << 64)) for seed, mirrored in pairs]
+            starts = torch.tensor(numbers, dtype=torch.int64, device=like.device)
+            self._starts[like.device] = starts
         self._calls += 1
-        return self._starts + _signed(self._calls * _GAMMA % (1 << 64))
+        return starts + _signed(2 * self._calls * _GAMMA % (1 << 64))
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
+        if len(like) % self.draws == 0 and (made := _by_kernel(self, kind, like)) is not None:
+            return made
         scratch = self.scratch or Scratch()
         noise = scratch.like(like)
         self._calls += 1
@@ -187,6 +192,17 @@ class SeededNoise(_Source):
                 "predict with chunk_size=1, or give inputs and attention a batch dimension"
             )
         return noise.chunk(draws) if rows else (noise,) * draws
+
+
+def _by_kernel(noise: GlobalNoise | SeededNoise, kind: Kind, like: Tensor) -> Tensor | None:
+    """The numbers of a map that a GPU's kernels draw where they need no map; None where they do not run."""
+    from probattn.sites.fused import runs_kernels
+
+    if like.dim() != 4 or not like.numel() or not runs_kernels(like):
+        return None
+    from probattn.sites.kernels import LONGEST, map_noise
+
+    return map_noise(noise.seeds(like), like.shape, kind == "normal") if like.shape[3] <= LONGEST else None
 
 
 def _signed(number: int) -> int:

@@ -176,7 +176,7 @@ def _draw(
         logits = None if site.prior is None or not with_kl else site.prior.logits(key)
         return *draw_by_kernel(method, layout, scores, outputs.concentration, noise, logits, with_kl), None
     phi = layout.zero_forbidden(scores if method.scores == "raw" else layout.log_softmax(scores))
-    log_value, entries = _DRAWS[method.posterior](method, phi, outputs, noise)
+    log_value, entries = DRAWS[method.posterior](method, phi, outputs, noise)
     weights = layout.weights(log_value)
     if not with_kl:
         return weights, None, phi
@@ -241,7 +241,7 @@ def _log_normal(
     return loc + method.scale * noise, kl
 
 
-_DRAWS = {"weibull": weibull_draw, "lognormal": _log_normal}
+DRAWS = {"weibull": weibull_draw, "lognormal": _log_normal}
 
 
 def _total(terms: Tensor, weight: Tensor | None) -> Tensor:

@@ -89,10 +89,81 @@ def _log_alpha(logits, strength, datum, head, groups, repeats, keys, key, allowe
 
 
 @triton.jit
+def _uniform(words):
+    """24 random bits as a number in [0, 1)."""
+    return words.to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
+def _exponential(words, low, high):
+    """log(-log u) of 24 random bits, u uniform in [low, high)."""
+    uniform = low + _uniform(words) * (high - low)
+    return tl.log(-tl.log(tl.maximum(uniform, _EPSILON)))
+
+
+@triton.jit
+def _words(seed, row, head, query, start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """24 random bits for ROWS queries at four times COLUMNS // 4 keys from ``start`` on, a quarter of them each."""
+    none = tl.zeros((ROWS, COLUMNS // 4), tl.int32)
+    quarter = none + (start // 4 + tl.arange(0, COLUMNS // 4)[None, :])
+    first, second, third, fourth = tl.philox(seed >> 1, quarter, none + query, none + head, none + row)
+    return first >> 8, second >> 8, third >> 8, fourth >> 8
+
+
+@triton.jit
+def _joined(first, second, third, fourth, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    return tl.reshape(tl.join(tl.join(first, second), tl.join(third, fourth)), (ROWS, COLUMNS))
+
+
+@triton.jit
+def site_noise(
+    seed, row, head, query, start, low, high,
+    NORMAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """log(-log u) or n of ROWS queries at COLUMNS keys from ``start`` on; a counter makes four numbers.
+
+    ``seed`` is that of the draw, ``row`` its place among the rows of that draw. An odd seed mirrors the numbers of the
+    even one before it: 1 - u replaces u (the largest number below 1 becomes 0), and -n replaces n.
+    """
+    first, second, third, fourth = _words(seed, row, head, query, start, ROWS, COLUMNS)
+    mirrored = (seed & 1).to(tl.int32)
+    if NORMAL:
+        first, second = tl.pair_uniform_to_normal(_uniform(first), _uniform(second))
+        third, fourth = tl.pair_uniform_to_normal(_uniform(third), _uniform(fourth))
+        noise = _joined(first, second, third, fourth, ROWS, COLUMNS) * (1 - 2 * mirrored)
+    else:
+        words = _joined(first, second, third, fourth, ROWS, COLUMNS) ^ (mirrored * 0xFFFFFF).to(tl.uint32)
+        noise = _exponential(words, low, high)
+    return noise
+
+
+@triton.jit
+def noise_kernel(
+    seeds, out, share, heads, queries, keys, NORMAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """The numbers u or n of a map, from which :func:`site_noise` follows."""
+    datum, head, query, _, offset, there = _rows(queries, keys, heads, ROWS, COLUMNS)
+    seed, row = _stream(seeds, datum, share)
+    if NORMAL:
+        numbers = site_noise(seed, row, head, query, 0, 0.0, 1.0, True, ROWS, COLUMNS)
+    else:
+        first, second, third, fourth = _words(seed, row, head, query, 0, ROWS, COLUMNS)
+        words = _joined(first, second, third, fourth, ROWS, COLUMNS)
+        numbers = _uniform(words ^ ((seed & 1).to(tl.int32) * 0xFFFFFF).to(tl.uint32))
+    tl.store(out + offset, numbers, mask=there)
+
+
+@triton.jit
+def _stream(seeds, datum, share):
+    """Seed of a row's draw, and the place of the row among the ``share`` rows of it."""
+    return tl.load(seeds + datum // share), datum % share
+
+
+@triton.jit
 def draw_kernel(
-    scores, rise, noise, logits, valid, real, weights, log_sums, divergence,
+    scores, rise, noise, logits, valid, real, seeds, weights, log_sums, divergence, share, risen,
     by_datum, by_head, by_query, by_key, heads, groups, queries, keys,
-    rho, floor, rate, log_rate, strength, spread, prior,
+    rho, floor, rate, log_rate, strength, spread, prior, low, high,
     FAMILY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """W, log sum_keys S and, where ``divergence`` is there, the KL of each query; arguments of :func:`draw_map`."""
@@ -103,7 +174,13 @@ def draw_kernel(
     log_mean = _log_softmax(tl.where(key < keys, tl.load(scores + offset, mask=there, other=0.0), _OUTSIDE))
     log_mean = tl.where(there, log_mean, 0.0)
     mean = tl.maximum(tl.exp(log_mean), _TINY)
-    drawn = tl.load(noise + offset, mask=there, other=0.5)
+    if seeds is not None:
+        seed, index = _stream(seeds, datum, share)
+        drawn = site_noise(seed, index, head, query, 0, low, high, FAMILY == _NORMAL, ROWS, COLUMNS)
+    else:
+        drawn = tl.load(noise + offset, mask=there, other=0.5)
+        if FAMILY != _NORMAL:
+            drawn = tl.log(-tl.log(tl.maximum(drawn, _EPSILON)))
     if FAMILY == _NORMAL:
         location = log_mean - spread * spread / 2
         log_value = location + spread * drawn
@@ -111,12 +188,13 @@ def draw_kernel(
         if FAMILY == _LEARNED:
             k = mean + floor
             if rise is not None:
-                k += rho * tl.load(rise + offset, mask=there, other=1.0)
+                before = (datum - datum % risen).to(tl.int64) * heads * queries * keys
+                k += rho * tl.load(rise + offset - before, mask=there, other=1.0)
         else:
             k = spread + tl.zeros(mean.shape, tl.float32)
         inverse = 1.0 / k
         location = log_mean - _log_gamma_1p(inverse, _log1p(inverse))
-        log_value = location + tl.log(-tl.log(tl.maximum(drawn, _EPSILON))) * inverse
+        log_value = location + drawn * inverse
     log_value = tl.where(there, log_value, _OUTSIDE)
     largest = tl.max(tl.where(query < queries, log_value, 0.0), axis=1)[:, None]
     powers = tl.exp(log_value - largest)

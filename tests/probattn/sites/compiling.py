@@ -38,6 +38,7 @@ SIZES = {
     "total",
     "span",
     "share",
+    "risen",
     "key_heads",
     "width",
     "value_width",

@@ -303,8 +303,21 @@ def test_operators_are_what_torch_expects_of_them() -> None:
     options = kernels.draw_options(BayesianAttention())
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     arguments: list[tuple[Any, tuple[Any, ...]]] = [
-        (kernels.draw_map, (scores, rise, noise, logits, valid, real, *options, True)),
-        (kernels.draw_map, (scores, None, noise, None, None, None, *options, False)),
+        (kernels.draw_map, (scores, rise, noise, logits, valid, real, None, *options, True)),
+        (
+            kernels.draw_map,
+            (
+                scores,
+                None,
+                None,
+                None,
+                None,
+                None,
+                torch.zeros(1, dtype=torch.int64, device=DEVICE),
+                *options,
+                False,
+            ),
+        ),
         (kernels.mix_maps, (maps, torch.eye(2, device=DEVICE), torch.zeros(2, device=DEVICE), None, None)),
     ]
     for operator, given in arguments:
