@@ -195,7 +195,7 @@ class RepulsiveAttention(ParticleOptions, Method):
 
     @classmethod
     def paper(cls, **options: Any) -> RepulsiveAttention:
-        """The settings of An et al. 2020 for translation and texts about graphs; ``options`` replace single settings.
+        """The settings of An et al. 2020 for translation and graph-to-text; ``options`` replace single settings.
 
         The sampler is SVGD in all layers, with repulsion 0.01 and step size 0.1 (their appendix B).
         """
