@@ -89,8 +89,8 @@ def _try_kernels(device: torch.device, module: str) -> bool:
         trouble = str(error).strip().partition("\n")[0] or type(error).__name__
     if trouble:
         warnings.warn(
-            f"probattn: kernels of Triton do not work on {device}; draws of attention weights use slower operations and "
-            f"other random numbers, of torch, instead: {trouble}",
+            f"probattn: kernels of Triton do not work on {device}; attention weights are drawn by slower "
+            f"operations of torch, with other random numbers: {trouble}",
             RuntimeWarning,
             stacklevel=2,
         )

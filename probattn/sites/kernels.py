@@ -325,7 +325,15 @@ def gap_to_torch(device: torch.device) -> float:
     """The largest difference between a small step by kernels and one of torch on the CPU, relative to the numbers."""
     shapes = ((2, 4, 5, 7),) * 3 + ((4, 4), (4,), (2, 4, 7), (2, 4, 5, 7), (2, 4, 5, 7))
     method = BayesianAttention()
-    return gap_of_steps(device, shapes, partial(_torch_step, method), partial(_kernel_step, method))
+    gap = gap_of_steps(device, shapes, partial(_torch_step, method), partial(_kernel_step, method))
+    seeds, shape = torch.zeros(1, dtype=torch.int64, device=device), (2, 4, 5, 7)
+    scores = torch.zeros(shape, dtype=torch.float32, device=device)
+    sources = (map_noise(seeds, shape, False), None), (None, seeds)
+    maps = [
+        draw_map(scores, None, noise, None, None, None, by_seeds, *draw_options(method), False)[0]
+        for noise, by_seeds in sources
+    ]
+    return max(gap, float((maps[0] - maps[1]).abs().max()))
 
 
 Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
