@@ -158,7 +158,7 @@ def _contradictions(rows: Rows, names: Sequence[str]) -> Damage:
         classes[key].setdefault(name, line)
     several = (seen for seen in classes.values() if len(seen) > 1)
     examples = (" and ".join(f"{shown(name)} in {line}" for name, line in seen.items()) for seen in several)
-    advice = "not all can be learned: correct the labels, or leave each text in once"
+    advice = "not all of these labels can be learned: correct the labels, or keep one row of each text"
     repeated = [row for row, key in enumerate(keys) if len(classes[key]) > 1]
     return Damage("texts with different labels in different rows", repeated, advice, first(examples))
 
@@ -168,7 +168,7 @@ def _copies(rows: Rows, classes: Sequence[str]) -> Damage:
     labels = classes or [row.get("label", "") for row in rows.fields]
     fields = ({**row, "label": name} for row, name in zip(rows.fields, labels, strict=True))
     distinct = set(first_of_each(repr(sorted(row.items())) for row in fields))
-    advice = "they count twice: remove them, unless it matters how often a text comes"
+    advice = "each copy counts again: remove the copies, unless it matters how often a text occurs"
     repeated = [row for row in range(len(rows.fields)) if row not in distinct]
     return Damage("copies of the text and label of an earlier row", repeated, advice, removable=True)
 
@@ -203,7 +203,10 @@ def _near_copies(rows: Rows, names: Sequence[str], without: Collection[int]) -> 
         + (f": {shown(names[near[row]])} and {shown(names[row])}" if names[row] != names[near[row]] else "")
         for row in sorted(flagged, key=lambda row: names[row] == names[near[row]])
     )
-    advice = "training and test may get one each, which flatters: remove them"
+    advice = (
+        "one may go to the training data and the other to the test data, which makes the test accuracy too high: "
+        "remove these rows"
+    )
     return Damage("nearly the text of an earlier row", flagged, advice, first(examples))
 
 
@@ -251,7 +254,7 @@ def _class_damages(rows: Rows, names: Sequence[str]) -> Iterator[Damage]:
     """Classes of few rows, labels that may be ratings, and texts that hold their labels."""
     counts = Counter(names)
     for kind, low, high, why in (
-        ("classes of one row", 1, 2, "learned or measured, not both"),
+        ("classes of one row", 1, 2, "the row can be used for training or for the test, not for both"),
         (f"classes of 2 to {RARE - 1} rows", 2, RARE, "too few to set some aside for a test"),
     ):
         few = {name: count for name, count in counts.items() if low <= count < high}
