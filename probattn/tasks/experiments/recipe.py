@@ -138,7 +138,8 @@ class ExperimentNetworkRecipe(Section):
     form: Literal["paper", "release"] = key(
         "paper",
         "`paper`: LSTMs, heads are score matrices, contexts are summed; `release`: GRUs, heads also have a "
-        "map of their context, contexts are averaged, tanh instead of ReLU, as in the authors' code (task `copy`).",
+        "linear projection of their context, contexts are averaged, tanh instead of ReLU, as in the authors' code "
+        "(task `copy`).",
     )
     width: Count = key(256, "Size of embeddings, states in each direction and the last hidden layer.")
 
