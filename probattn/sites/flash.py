@@ -216,14 +216,8 @@ def gap_to_torch(device: torch.device) -> float:
     wide, half = BayesianAttention.bam(1e7), BayesianAttention.bam(posterior="lognormal", scale=1e-7)
     gaps = []
     for method, width, dtype in ((wide, WIDEST, torch.float32), (half, WIDEST // 2, torch.float16)):
-        shapes = (
-            (2, 4, 70, width),
-            (2, 2, 70, width),
-            (2, 2, 70, width),
-            (2, 2, 70),
-            (2, 4, 70, 70),
-            (2, 4, 70, width),
-        )
+        query, key = (1, 2, 40, width), (1, 1, 40, width)
+        shapes = query, key, key, (1, 1, 40), (1, 2, 40, 40), query
         steps = (partial(step, method, dtype) for step in (_torch_step, _kernel_step))
         with exact_products():
             gaps.append(kernels.gap_of_steps(device, shapes, *steps))

@@ -146,7 +146,8 @@ def counted(kind: str, variant: str) -> Count:
     device = torch.device("cpu")
     if kind == "compiled":
         return _compiled(attention.build_step("train", variant, SMALL, device, compiled_network=True))
-    step = attention.build_step(kind, variant, SHAPE, device)
+    shape = replace(SHAPE, batch=KINDS[kind].get("batch", SHAPE.batch))
+    step = attention.build_step(kind, variant, shape, device)
     with as_on_a_gpu():
         step()
         with Count() as count, _within_operators(count):
