@@ -81,10 +81,14 @@ def results() -> Iterator[tuple[int, int]]:
             tile = kernels._tile(*length)
             warps = tile.pop("num_warps")
             shared = {"FAMILY": family, **tile, **dict.fromkeys(absent)}
-            forward = dict.fromkeys(["divergence"] if absent else [])
+            forward = dict.fromkeys(["divergence", "seeds"] if absent else ["noise"])
             backward = dict.fromkeys(["by_divergence", "to_rise", "to_logits"] if absent else [])
             yield compiled(triton_kernels.draw_kernel, architecture, warps, shared | forward)
             yield compiled(triton_kernels.draw_backward_kernel, architecture, warps, shared | backward)
+        for normal in (True, False):
+            tile = kernels._tile(128, 128)
+            warps = tile.pop("num_warps")
+            yield compiled(triton_kernels.noise_kernel, architecture, warps, {"NORMAL": normal, **tile})
         # Triton compiles numbers of 1 as constants.
         ones = dict.fromkeys(("heads", "groups", "queries", "keys"), 1) | {"by_key": 1}
         tile = kernels._tile(1, 1)
