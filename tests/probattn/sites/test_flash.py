@@ -24,6 +24,7 @@ from probattn.sites import noise as noise_sources
 from probattn.sites.answers import Attending, FlashPosterior, TiledPosterior, can_flash
 from probattn.sites.layout import PAIRS
 from probattn.sites.noise import GlobalNoise, PlacedNoise, SeededNoise
+from probattn.sites.upward import SharedUpward
 
 pytestmark = pytest.mark.triton
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -37,8 +38,9 @@ if find_spec("triton") is not None:
     from probattn.sites.kernels import noise_limits
     from probattn.sites.triton_kernels import site_noise
 
+    # PLR0917: a kernel takes pointers and sizes one by one.
     @triton.jit
-    def noise_kernel(  # noqa: PLR0917 kernels take sizes one by one
+    def noise_kernel(  # noqa: PLR0917
         seeds, out, rows, heads, queries, keys, low, high,
         NORMAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
@@ -276,7 +278,7 @@ def test_draws_in_one_batch_are_those_of_their_seeds(by_kernel: list[str]) -> No
     def predicted(seeds: list[int], times: int) -> Tensor:
         folded = [tensor.repeat(times, 1, 1, 1) for tensor in (query, key, value)]
         posterior = FlashPosterior(method, Attending(*folded), site.prior)
-        posterior.predict(SeededNoise(seeds, DEVICE), None)  # type: ignore[arg-type]  # which shares nothing here
+        posterior.predict(SeededNoise(seeds, DEVICE), SharedUpward())
         assert posterior.answer is not None
         return posterior.answer
 
