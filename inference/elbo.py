@@ -27,7 +27,6 @@ from probattn.inference.configuration import refuse_sharded
 from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
 from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
-from probattn.sites.fused import try_kernels
 from probattn.sites.handlers import SHARED_STATE, DeferredFactor, compute_together
 from probattn.sites.masks import AttentionMask
 from probattn.sites.particle_layers import (
@@ -106,7 +105,6 @@ class AttentionELBO(TraceMeanField_ELBO):
             traces: tuple[Trace, Trace] = super()._get_trace(model, guide, args, kwargs)
             return traces
         self._model, self._count = model, particle_count(model) or 1
-        try_kernels(model)
         with _by_particle(model, args) as of_all, guide.outputs_alone():
             guide(*of_all, **kwargs)
             model_trace, guide_trace = guide.get_traces()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from probattn.inference.session import derived_seed, preserved_random_state
 from probattn.sites.calling import called, output_of
+from probattn.sites.fused import try_kernels
 from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.site import INFER_KEY
@@ -83,6 +84,7 @@ class AttentionGuide(GuideMessenger):
         self._paths.clear()
         self._weights.clear()
         self._extracted = 0
+        try_kernels(self.model)
         super().__enter__()
         return self
 
@@ -128,7 +130,7 @@ class AttentionGuide(GuideMessenger):
     @contextmanager
     def outputs_alone(self) -> Iterator[None]:
         """Context in which sites compute only outputs and KLs, without storing the drawn weights."""
-        self.takes_outputs, self.graph_pass = True, GraphPass()
+        self.takes_outputs, self.graph_pass = True, GraphPass(self.noise)
         try:
             yield
         finally:

@@ -480,7 +480,7 @@ class _PredictionGuide(AttentionGuide):
         """Prepares the next pass, of a draw for each seed."""
         self.noise = SeededNoise(seeds, device, mirrored)
         self._apart = (seeds[0], device)
-        self.graph_pass = GraphPass(with_kl=False) if self.collector.sites is None else None
+        self.graph_pass = GraphPass(self.noise, with_kl=False) if self.collector.sites is None else None
         self._met.clear()
         self.trace.nodes.clear()
 

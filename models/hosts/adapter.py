@@ -112,7 +112,9 @@ class HostedSite(nn.Module):
             return host.eager()
         index = next(number for number, call in enumerate(self.calls) if call.name not in within.calls)
         attending = _attending(host, graph_layout(valid, real, host.key), bias)
-        output, weights = attend_in_graph(self.site, self.calls[index].name, attending, within, index)
+        alone = not (within.shows_weights or self.state.needs_weights or _shown(host))
+        name = self.calls[index].name
+        output, weights = attend_in_graph(self.site, name, attending, within, index, alone=alone)
         return output.transpose(1, 2).contiguous(), weights
 
     def _call(self) -> AttentionCall:
@@ -146,15 +148,20 @@ class HostedSite(nn.Module):
         origin = self.state.origin(folded.query.shape[2], folded.key.shape[2], cross=call.kind == "cross")
         call_options: dict[str, Any] = {"call": self.selected.index(call.index), "origin": origin}
         weights: Tensor | None
-        # Somebody may look at the weights of this call: a penalty, the caller of the network, or a hook.
+        # A penalty, the caller of the network or a hook may look at the weights of this call.
         shown = self.penalty is not None and call.index in self.penalty.calls
-        shown = shown or self.state.shows_weights or bool(folded.options.get("output_attentions"))
-        if isinstance(self.site, AttentionSite) and not (shown or reads_weights(folded.module)):
+        shown = shown or self.state.shows_weights or _shown(folded)
+        if isinstance(self.site, AttentionSite) and not shown:
             output, weights = self.site.attend_alone(call.name, attending, **call_options)
         else:
             output, weights = self.site(call.name, *attending.tensors, **attending.options, **call_options)
         output = in_batch(output, windows).transpose(1, 2).contiguous()
         return output, None if weights is None else in_batch(weights, windows)
+
+
+def _shown(host: HostCall) -> bool:
+    """Whether the caller of a call, or a hook of its module, may look at the weights."""
+    return bool(host.options.get("output_attentions")) or reads_weights(host.module)
 
 
 def _attending(host: HostCall, layout: Any, bias: Tensor | None, windows: int = 1) -> Attending:

@@ -145,7 +145,8 @@ def read_traced(module: nn.Module, mask: Tensor | None) -> tuple[Tensor | None, 
     if mask is None:
         return None, None
     valid = valid_pairs(module, mask)
-    return valid, None if mask.dtype == torch.bool else mask.masked_fill(~valid, 0.0)
+    biased = mask.dtype != torch.bool and getattr(mask, _BIASED, True)
+    return valid, mask.masked_fill(~valid, 0.0) if biased else None
 
 
 def valid_pairs(module: nn.Module, mask: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class StackPass:
     def __init__(self, net: nn.Module | None = None) -> None:
         modules = () if net is None else net.modules()
         supports = [module._supports_sdpa for module in modules if hasattr(module, "_supports_sdpa")]
-        self._needs_weights = not supports or not all(supports)
+        self.needs_weights = not supports or not all(supports)
         self.chains: dict[tuple[object, ...], UpwardChain] = {}
         self.traceable = False
         self._passes: dict[int, _Pass] = {}
@@ -139,7 +139,7 @@ class StackPass:
     @property
     def shows_weights(self) -> bool:
         """True if the pass asked for weights or the family may need them, as one without torch's attention does."""
-        return self._needs_weights or self._current.shows_weights
+        return self.needs_weights or self._current.shows_weights
 
     def begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Opens a pass, in a graph that is being compiled one that the guide keeps."""
@@ -149,6 +149,7 @@ class StackPass:
             self._begin(owner, args, kwargs)
         else:
             within.stacks.append(self)
+            within.shows_weights = within.shows_weights or bool(kwargs.get("output_attentions"))
 
     @torch.compiler.disable(reason="passes are kept by thread")
     def _begin(self, owner: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

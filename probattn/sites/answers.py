@@ -235,16 +235,15 @@ class Attending:
 
 
 def _needs_no_map(method: BayesianAttention) -> bool:
-    """Whether a draw may be cut: its spread is a constant, and the prior's strength is not learned."""
-    learned = method.posterior == "weibull" and method.concentration == "learned"
-    return not (learned or method.has_upward_path or method.learns_strength)
+    """Whether a draw may be cut into blocks."""
+    return method.has_constant_spread and not method.learns_strength
 
 
 def can_flash(method: BayesianAttention, attending: Attending) -> bool:
-    """Whether kernels of a GPU compute a draw without a map."""
+    """Whether kernels of a GPU compute a draw without a map, for a guide that takes outputs."""
     query, key, value = attending.query, attending.key, attending.value
     plain = method.scores == "normalised" and attending.bias is None and attending.softcap is None
-    if not (_needs_no_map(method) and plain and takes_answers() and runs_flash(query)):
+    if not (_needs_no_map(method) and plain and runs_flash(query)):
         return False
     alike = query.dtype == key.dtype == value.dtype and attending.shape.numel() > 0
     fits = key.shape[:3] == value.shape[:3] and query.shape[::3] == key.shape[::3]
@@ -390,20 +389,13 @@ class FlashPosterior(TiledPosterior):
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws S and stores the output ``[B, H, T, E]`` in ``answer``, and the KL; returns the value ``[B, 0]``."""
-        from probattn.sites.flash import attend, attend_options
-
         seeds = kernel_seeds(noise, self._like)
         if seeds is None:  # of a source whose numbers the kernels do not make
             whole = SitePosterior(self.inputs, lambda: self.prior)
             self._apply(self.layout.weights(whole.log_draw(noise, with_kl=with_kl)))
             self._kl = whole.kl() if with_kl else None
             return self._nothing()
-        at = self.attending
-        prior = self.contextual if with_kl else None
-        logits = None if prior is None else prior.logits(at.key).contiguous()
-        call = logits, *mask_of(self.layout, at.shape), seeds, *attend_options(self.method, at.factor)
-        self.answer, _, kl = attend(at.query, at.key, at.value, *call, with_kl)
-        self._kl = kl if with_kl else None
+        self.answer, self._kl = flash(self.method, self.attending, self.contextual, seeds, with_kl=with_kl)
         return self._nothing()
 
     def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
@@ -414,6 +406,25 @@ class FlashPosterior(TiledPosterior):
     def _apply(self, weights: Tensor) -> None:
         value = repeat_heads(self.attending.value, weights.shape[1])
         self.answer = weights @ value.to(weights.dtype)
+
+
+def flash(
+    method: BayesianAttention,
+    attending: Attending,
+    contextual: ContextualPrior | None,
+    seeds: Tensor,
+    *,
+    with_kl: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Output ``[B, H, T, E]`` and KL ``[B]`` of a draw by kernels of a GPU, without a map."""
+    from probattn.sites.flash import attend, attend_options
+
+    query, key, value = attending.query, attending.key, attending.value
+    logits = contextual.logits(key).contiguous() if with_kl and contextual is not None else None
+    mask = mask_of(attending.layout, attending.shape)
+    call = logits, *mask, seeds, *attend_options(method, attending.factor)
+    output, _, kl = attend(query, key, value, *call, with_kl)
+    return output, kl if with_kl else None
 
 
 def mask_of(layout: Layout, shape: torch.Size) -> tuple[Tensor | None, Tensor | None]:

@@ -207,6 +207,11 @@ class BayesianAttention(Method):
         return self.learns_concentration or self.learns_scale
 
     @property
+    def has_constant_spread(self) -> bool:
+        """True if the standard deviation over the mean of S is the same at all pairs."""
+        return not self.has_upward_path and (self.posterior == "lognormal" or self.concentration != "learned")
+
+    @property
     def has_parameters(self) -> bool:
         """True if a site with these options has parameters: those of the upward path or of the contextual prior."""
         return self.has_upward_path or self.prior == "contextual"

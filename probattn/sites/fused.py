@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_map_only
 from probattn.distributions.log_space import finite_exp
 from probattn.first_order import edges_to, first_order
 from probattn.host import on_cpu
+from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.layout import Tile, cut, tile_of
 from probattn.sites.weibull import Drawn, WeibullConstants, draw_gradients, draw_terms, scaled_draw
 
@@ -68,10 +69,14 @@ def kernels_work(tensor: Tensor, module: str = MAPS) -> bool:
 
 
 def try_kernels(model: object) -> None:
-    """Tries the kernels on the GPU of a model's parameters, before a graph needs to know whether they work."""
+    """Tries kernels for a model's methods on the GPU of its parameters, before a graph asks whether they work."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    if first is not None and first.is_cuda:
-        kernels_work(first)
+    if not isinstance(model, nn.Module) or first is None or not first.is_cuda:
+        return
+    kernels_work(first)
+    methods = (getattr(module, "method", None) for module in model.modules())
+    if any(isinstance(method, BayesianAttention) and method.has_constant_spread for method in methods):
+        kernels_work(first, FLASH)
 
 
 def _try_kernels(device: torch.device, module: str) -> bool:

@@ -157,6 +157,7 @@ class SeededNoise(_Source):
 
     def seeds(self, like: Tensor) -> Tensor:
         """Seeds for what a kernel draws, int64 ``[P]``, on ``like``'s device; odd ones for mirrored draws."""
+        self._check_rows(like)
         starts = self._starts.get(like.device)
         if starts is None:
             pairs = zip(self._seeds, self._mirrored, strict=True)
@@ -167,7 +168,7 @@ class SeededNoise(_Source):
         return starts + _signed(2 * self._calls * _GAMMA % (1 << 64))
 
     def _make(self, kind: Kind, like: Tensor) -> Tensor:
-        if len(like) % self.draws == 0 and (made := _by_kernel(self, kind, like)) is not None:
+        if (made := _by_kernel(self, kind, like)) is not None:
             return made
         scratch = self.scratch or Scratch()
         noise = scratch.like(like)
@@ -184,14 +185,17 @@ class SeededNoise(_Source):
                 chunk.neg_().add_(0.0 if kind == "normal" else 1 - torch.finfo(like.dtype).eps / 2)
         return noise
 
-    def _chunks(self, noise: Tensor) -> tuple[Tensor, ...]:
-        rows, draws = noise.shape[0], self.draws
+    def _check_rows(self, like: Tensor) -> None:
+        rows, draws = like.shape[0], self.draws
         if rows % draws:
             raise ValueError(
                 f"SeededNoise: expected a batch of {draws} draws folded into its first dimension, got {rows} rows; "
                 "predict with chunk_size=1, or give inputs and attention a batch dimension"
             )
-        return noise.chunk(draws) if rows else (noise,) * draws
+
+    def _chunks(self, noise: Tensor) -> tuple[Tensor, ...]:
+        self._check_rows(noise)
+        return noise.chunk(self.draws) if len(noise) else (noise,) * self.draws
 
 
 def _by_kernel(noise: GlobalNoise | SeededNoise, kind: Kind, like: Tensor) -> Tensor | None:

@@ -262,7 +262,7 @@ class AttentionSite(LatentSite):
         """
         kind: type[TiledPosterior] = FlashPosterior
         at = attending
-        if not can_flash(self.method, at):
+        if not (takes_answers() and can_flash(self.method, at)):
             kind, at = TiledPosterior, attending.widened()
             if not can_tile(self.method, at):
                 return self(

@@ -16,7 +16,15 @@ from torch import Tensor
 from probattn.distributions import LogNormal, Weibull, log_gamma_1p_reciprocal
 from probattn.distributions.log_normal import log_normal_kl, log_normal_loc
 from probattn.distributions.log_space import cross_terms, finite_exp, standard_exponential
-from probattn.sites.answers import AnsweringPosterior, Attending, can_draw_by_kernel, draw_by_kernel
+from probattn.sites.answers import (
+    AnsweringPosterior,
+    Attending,
+    can_draw_by_kernel,
+    can_flash,
+    draw_by_kernel,
+    flash,
+    kernel_seeds,
+)
 from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, PosteriorFamily
 from probattn.sites.handlers import refuse_unreached, value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
@@ -53,8 +61,11 @@ class Passes(Protocol):
 class GraphPass:
     """A pass of a guide whose calls may be part of a graph: what they share, and what they leave."""
 
-    def __init__(self, *, with_kl: bool = True) -> None:
+    def __init__(self, noise: Noise, *, with_kl: bool = True) -> None:
         self.with_kl = with_kl
+        # Of the noise of the guide; None where kernels cannot make its numbers.
+        self.draws = noise.draws if hasattr(noise, "seeds") else None
+        self.shows_weights = False
         self.stacks: list[object] = []
         self.expected: dict[tuple[Passes, str], str] = {}
         self.ran: set[tuple[object, str]] = set()
@@ -142,17 +153,35 @@ def graph_layout(valid: Tensor | None, real: Tensor | None, key: Tensor) -> Layo
 
 
 def attend_in_graph(
-    site: AttentionSite, name: str, attending: Attending, within: GraphPass, call: int = 0
-) -> tuple[Tensor, Tensor]:
-    """:meth:`AttentionSite.forward` as a part of a graph; the layout is :class:`GraphMask` or that of all pairs."""
+    site: AttentionSite,
+    name: str,
+    attending: Attending,
+    within: GraphPass,
+    call: int = 0,
+    *,
+    alone: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """:meth:`AttentionSite.forward` as a part of a graph, with ``alone`` :meth:`AttentionSite.attend_alone`.
+
+    The layout is :class:`GraphMask` or that of all pairs.
+    """
     query, key, value, layout = attending.query, attending.key, attending.value, attending.layout
     heads, method = query.shape[1], site.method
+    if alone and within.draws is not None and can_flash(method, attending):
+        with torch.autocast(query.device.type, enabled=False):
+            seeds = _announced(
+                name, method, query, attending.shape, torch.float32, layout, within, within.draws
+            )
+            output, kl = flash(method, attending, site.prior, seeds, with_kl=within.with_kl)
+        spread = query.new_zeros(1, 1, 1, 1, dtype=torch.float32), UpwardOutputs()
+        within.calls[name] = GraphCall(method, kl, *spread)
+        return output, None
     scores = attention_scores(query, repeat_heads(key, heads), **attending.options)
     with torch.autocast(query.device.type, enabled=False):
         if isinstance(layout, GraphMask):
             scores = layout.masked(scores)
         outputs = UpwardOutputs() if site.upward is None else _upward(site, scores, layout, within, call)
-        noise = _noise(name, method, query, scores, layout, within)
+        noise = _announced(name, method, query, scores.shape, scores.dtype, layout, within)
         weights, kl, phi = _draw(site, key, scores, layout, outputs, noise, with_kl=within.with_kl)
         weights = weights.to(query.dtype)
         spread = _spread(method, scores if phi is None else phi, outputs)
@@ -199,9 +228,7 @@ def _upward(
 
 def _spread(method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs) -> tuple[Tensor, UpwardOutputs]:
     """What the spread of q(S) follows from: where it is a constant, one entry tells all."""
-    if outputs.scale is None and (
-        method.posterior == "lognormal" or not isinstance(method.concentration, str)
-    ):
+    if method.has_constant_spread:
         return phi.new_zeros(1, 1, 1, 1), UpwardOutputs()
     return phi.detach(), outputs.detach()
 
@@ -254,10 +281,17 @@ class GraphPosterior(AnsweringPosterior):
     uses_up_noise: ClassVar[bool] = False
 
     def __init__(
-        self, name: str, method: BayesianAttention, like: Tensor, layout: Layout, within: GraphPass
+        self,
+        name: str,
+        method: BayesianAttention,
+        like: Tensor,
+        layout: Layout,
+        within: GraphPass,
+        *,
+        seeded: bool = False,
     ) -> None:
         self._describe(method, layout, like)
-        self._name, self._within = name, within
+        self._name, self._within, self._seeded = name, within, seeded
 
     @property
     def inputs(self) -> PosteriorInputs:
@@ -266,7 +300,10 @@ class GraphPosterior(AnsweringPosterior):
         return PosteriorInputs(call.method, call.phi, computed=call.outputs, normalised=call.normalised)
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
-        """Draws the noise of S, the answer; the value itself is ``[B, 0]``."""
+        """Draws the noise of S, the answer, or its seeds; the value itself is ``[B, 0]``."""
+        if self._seeded:
+            self.answer = kernel_seeds(noise, self._like)
+            return self._nothing()
         kind: Kind = "normal" if self.method.posterior == "lognormal" else "uniform"
         self.answer = (
             noise.normal(self._like) if kind == "normal" else site_uniform(self.method, noise, self._like)
@@ -302,13 +339,15 @@ def site_noise(
     _before: Tensor | None,
     name: str,
     options: str,
+    draws: int,
 ) -> tuple[Tensor, Tensor]:
     """Announces a site to Pyro's handlers and returns the noise that its guide draws for it, of the given shape.
 
-    ``options`` are family, noise and reduction, parted by spaces; ``_before`` is the second result of the site before,
-    which keeps the sites in order.
+    With ``draws`` above 0 it returns seeds instead, int64 ``[draws]``, from which a kernel makes the noise. ``options``
+    are family, noise and reduction, parted by spaces; ``_before`` is the second result of the site before, which keeps
+    the sites in order.
     """
-    within, (posterior, noise, reduction) = graph_pass(), options.split()
+    within, (family, noise, reduction) = graph_pass(), options.split()
     if within is None:
         raise RuntimeError(
             f"site {name!r}: the compiled network runs outside the pass that it was compiled for"
@@ -317,27 +356,37 @@ def site_noise(
     if valid is not None:
         layout = AttentionMask(valid.expand(shape[0], -1, -1, -1), real)
     method = BayesianAttention(
-        posterior=cast(PosteriorFamily, posterior),
+        posterior=cast(PosteriorFamily, family),
         noise=cast(NoiseKind, noise),
         kl_reduction=cast(KLReduction, reduction),
     )
     map_like = like.new_empty((), dtype=dtype).expand(shape)
-    return answer(name, GraphPosterior(name, method, map_like, layout, within)), like.new_empty(0)
+    posterior = GraphPosterior(name, method, map_like, layout, within, seeded=draws > 0)
+    return answer(name, posterior), like.new_empty(0)
 
 
 @site_noise.register_fake
-def _(like: Tensor, shape: Sequence[int], dtype: torch.dtype, *_: object) -> tuple[Tensor, Tensor]:
-    return like.new_empty(shape, dtype=dtype), like.new_empty(0)
+def _(like: Tensor, shape: Sequence[int], dtype: torch.dtype, *rest: Any) -> tuple[Tensor, Tensor]:
+    draws = rest[-1]
+    noise = like.new_empty(draws, dtype=torch.int64) if draws > 0 else like.new_empty(shape, dtype=dtype)
+    return noise, like.new_empty(0)
 
 
-def _noise(
-    name: str, method: BayesianAttention, query: Tensor, scores: Tensor, layout: Layout, within: GraphPass
+def _announced(
+    name: str,
+    method: BayesianAttention,
+    query: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    layout: Layout,
+    within: GraphPass,
+    draws: int = 0,
 ) -> Tensor:
-    """The noise of a call, after that of the calls before."""
+    """The noise of a call, or the seeds of its draws, after those of the calls before."""
     valid, real = (layout.valid, layout.query_valid) if isinstance(layout, GraphMask) else (None, None)
     options = f"{method.posterior} {method.noise} {method.kl_reduction}"
     noise: Tensor
     noise, within.order = site_noise(
-        query.detach(), scores.shape, scores.dtype, valid, real, within.order, name, options
+        query.detach(), shape, dtype, valid, real, within.order, name, options, draws
     )
     return noise

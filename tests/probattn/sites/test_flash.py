@@ -19,6 +19,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import probattn
 from probattn import AttentionMask, BayesianAttention
 from probattn.inference import AttentionELBO, AttentionGuide, posterior_predict
+from probattn.models import Classifier
 from probattn.sites import answers, fused
 from probattn.sites import noise as noise_sources
 from probattn.sites.answers import Attending, FlashPosterior, TiledPosterior, can_flash
@@ -331,6 +332,49 @@ def test_mirrored_draws_and_maps_have_the_numbers_of_the_kernels(
     total = plain.uniform(like) + mirrored.uniform(like)
     torch.testing.assert_close(total, torch.full_like(like, 1 - 2**-24), rtol=0, atol=0)
     torch.testing.assert_close(plain.normal(like), -mirrored.normal(like), rtol=0, atol=0)
+
+
+@pytest.mark.slow_but("weibull")
+@pytest.mark.parametrize("posterior", ["weibull", "lognormal"])
+def test_a_compiled_network_has_no_maps_either(posterior: Any, by_kernel: list[str]) -> None:
+    """One graph for each of training and prediction, with the numbers of the network that is not compiled."""
+    torch._dynamo.reset()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    inputs = {
+        "input_ids": torch.randint(1, 30, (3, 6), device=DEVICE),
+        "attention_mask": torch.ones(3, 6, device=DEVICE).long(),
+        "labels": torch.tensor([0, 1, 1], device=DEVICE),
+    }
+    inputs["attention_mask"][1, 4:] = 0
+    results = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        net = BertForSequenceClassification(BertConfig(vocab_size=30, hidden_dropout_prob=0.0, **sizes))
+        net = probattn.convert(net, BayesianAttention.bam(2.0, posterior=posterior)).to(DEVICE)
+        program = Classifier(torch.compile(net, backend="eager", fullgraph=True) if compiled else net).train()
+        objective = AttentionELBO()(program, AttentionGuide(program))
+        torch.manual_seed(1)
+        by_kernel.clear()
+        terms = objective(inputs)
+        terms.loss.backward()
+        assert by_kernel == KERNELS
+        gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+        draws = posterior_predict(program, inputs, 5, chunk_size=3).logits
+        assert set(by_kernel) == set(KERNELS)
+        results.append([*terms[:2], *gradients, draws])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    by_kernel.clear()
+    guide = AttentionGuide(lambda: torch.compile(net, backend="eager")(**inputs, output_attentions=True))
+    with torch.no_grad(), guide.outputs_alone(), guide, pyro.plate("data", 3):
+        (weights,) = guide.model().attentions
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(3, 2, 6, device=DEVICE))
+    assert by_kernel == ["draw_kernel"]
+    torch._dynamo.reset()
+
+
+def test_draws_that_do_not_divide_the_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected a batch of 2 draws"):
+        SeededNoise([1, 2], DEVICE).seeds(torch.empty(3, 1, 4, 4, device=DEVICE))
 
 
 def test_nan_reaches_the_gradient_of_the_values(by_kernel: list[str]) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyro
@@ -269,6 +270,28 @@ def test_kernels_that_do_not_work_are_not_used(
     ):
         assert not fused.kernels_work(torch.rand(3, device=DEVICE))
     assert not fused.kernels_work(torch.rand(3, device=DEVICE))
+
+
+@pytest.mark.parametrize(
+    ("method", "tried"),
+    [
+        (BayesianAttention(), [fused.MAPS]),
+        (BayesianAttention.bam(), [fused.MAPS, fused.FLASH]),
+        (BayesianAttention.bam(posterior="lognormal"), [fused.MAPS, fused.FLASH]),
+        (BayesianAttention(rho=0.0), [fused.MAPS]),
+    ],
+)
+def test_those_that_a_model_needs_are_tried_before_a_pass(
+    method: BayesianAttention, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules: list[str] = []
+    monkeypatch.setattr(fused, "kernels_work", lambda _, module=fused.MAPS: modules.append(module))
+    site = method.build(2, 4)
+    with AttentionGuide(site):
+        assert not modules
+    monkeypatch.setattr(site, "parameters", lambda: iter([SimpleNamespace(is_cuda=True)]))
+    with AttentionGuide(site):
+        assert modules == tried
 
 
 def test_a_graph_does_not_try_them(untried: dict[int, bool], monkeypatch: pytest.MonkeyPatch) -> None:
