@@ -105,8 +105,8 @@ def posterior_moments(
        sd(z) over sd(l): 1.25, 1.8, 1.3; with 20 draws or more, of sd(z) over :math:`\sigma`: 1.4, 2, 1.4.
 
     Rows that depend on each other (nodes of a graph, pictures scored against all texts of a batch) are differentiated
-    separately. They are detected by running the first row alone. Networks that classify texts, tokens or images and
-    consist of modules of transformers, peft, torch and this package have none.
+    separately. They are detected by running the first row alone, with "expansion" also by derivatives. Networks that
+    classify texts, tokens or images and consist of modules of transformers, peft, torch and this package have none.
 
     Args:
         model: as in :func:`posterior_predict`, but without particles.

@@ -259,8 +259,8 @@ def _keep_latent(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_:
 def link(network: nn.Module, *, together: bool = True) -> nn.Module:
     """Joins all :class:`MultiheadAttention` layers of a network into one belief network, in place; returns the network.
 
-    In a belief network the posterior of an attention call depends on the calls after it, through an upward path of
-    small learned layers. The order of ``network.modules()`` must be the order in which the network calls the layers,
+    In a belief network the posteriors of all attention calls depend on the scores of the first, through an upward path
+    of small learned layers. The order of ``network.modules()`` must be the order in which the network calls the layers,
     each once per forward pass, with equal numbers of heads, queries and keys. A ``torch.nn.TransformerEncoder`` or
     ``TransformerDecoder`` has a separate path, and so has the decoder's cross-attention. Unnamed sites are named after
     their layers. Sites made by ``BayesianAttention(...).build(...)`` are joined too, unless they are linked already.

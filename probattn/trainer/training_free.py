@@ -32,7 +32,7 @@ class TrainingFree:
 
     Attributes:
         concentration: k of the posterior's Weibull distributions; the network is converted with this value.
-        within_tolerance: whether the loss with it is within the tolerance; if False, it is the largest one, 1,000.
+        within_tolerance: whether its loss is within the tolerance; if False, ``concentration`` is 1,000, the largest.
         loss: mean negative log-likelihood of a validation label before conversion, nats.
         trials: pairs of a concentration that was tried and the loss of the mean prediction over samples with it.
     """
