@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from probattn.checks import check_integer, check_number
+from probattn.checks import check_choice, check_integer, check_number
 
 Part = Literal["query", "key", "value"]
 Order = Literal["blocks", "heads"]
@@ -35,12 +35,8 @@ class FusedProjection:
     order: Order = "blocks"
 
     def __post_init__(self) -> None:
-        for name, choices in (("part", Part), ("order", Order)):
-            if getattr(self, name) not in get_args(choices):
-                listed = ", ".join(repr(choice) for choice in get_args(choices))
-                raise ValueError(
-                    f"FusedProjection.{name}: expected one of {listed}, got {getattr(self, name)!r}"
-                )
+        check_choice("FusedProjection", "part", self.part, Part)
+        check_choice("FusedProjection", "order", self.order, Order)
         if self.key_heads is not None:
             check_integer("FusedProjection", "key_heads", self.key_heads, minimum=1)
 
@@ -109,11 +105,7 @@ class HeadSlices:
 
     def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Pairs of a view of the gradient and the entries of ``directions`` for it; errors as in :meth:`write`."""
-        blocks = self._blocks(self._gradient())
-        expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
-        if list(directions.shape) != expected:
-            raise ValueError(f"{self.name}: expected directions {expected}, got {list(directions.shape)}")
-        return [(blocks, directions.view(blocks.shape))]
+        return [self._paired(self._gradient(), "directions", directions)]
 
     @torch.no_grad()
     def assign(self, particles: Tensor) -> None:
@@ -125,11 +117,16 @@ class HeadSlices:
         Raises:
             ValueError: ``particles`` has another shape.
         """
-        blocks = self._blocks(self.parameter)
+        blocks, values = self._paired(self.parameter, "particles", particles)
+        blocks.copy_(values)
+
+    def _paired(self, tensor: Tensor, name: str, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The heads of ``tensor``, and rows ``[H, D * E]`` in their shape; ``ValueError`` for rows of another."""
+        blocks = self._blocks(tensor)
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
-        if list(particles.shape) != expected:
-            raise ValueError(f"{self.name}: expected particles {expected}, got {list(particles.shape)}")
-        blocks.copy_(particles.view(blocks.shape))
+        if list(rows.shape) != expected:
+            raise ValueError(f"{self.name}: expected {name} {expected}, got {list(rows.shape)}")
+        return blocks, rows.view(blocks.shape)
 
     def _blocks(self, tensor: Tensor) -> Tensor:
         """The heads ``[groups, H / groups, D, E]``, a view in every layout, detached."""
