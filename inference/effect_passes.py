@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
-from torch import Tensor, nn
+from torch import Tensor
 
 from probattn.distributions.log_space_distribution import carry_weights
 from probattn.inference.configuration import check_sites, network_name
 from probattn.inference.effect_results import AttentionEffects, Words, effects_of, summed, token_groups
 from probattn.inference.effect_targets import Number, Reading, Target
-from probattn.inference.guide import AttentionGuide, gradients, moved_rows, predictions, refuse_latent
+from probattn.inference.guide import (
+    AttentionGuide,
+    differentiated,
+    gradients,
+    moved_rows,
+    predictions,
+    refuse_second_call,
+    site_posterior,
+)
 from probattn.inference.posterior import link_of
 from probattn.inference.predictive import (
+    Answering,
     device_of,
     differentiable,
     draw_seed,
-    predict_label,
+    joined_maps,
     rows_per_pass,
 )
 from probattn.inference.session import evaluating
@@ -30,11 +38,9 @@ from probattn.sites.edges import Edges
 from probattn.sites.layout import Layout
 from probattn.sites.masks import AttentionMask
 from probattn.sites.noise import SeededNoise
-from probattn.sites.particle_layers import apart, particle_count
+from probattn.sites.particle_layers import apart, particle_count, repeated_rows
 from probattn.sites.posterior import SitePosterior, biased
-from probattn.sites.scores import without_cudnn
-from probattn.sites.site import INFER_KEY, log_weights
-from probattn.sites.upward import LinkedPaths
+from probattn.sites.site import log_weights
 
 OWNER = "attention_effects"
 SCREENED = 3
@@ -54,12 +60,13 @@ class Request(NamedTuple):
     chunk_size: int | None = None
 
 
-class KeyEffects(Messenger):
+class KeyEffects(Answering):
     """Pyro handler that adds a bias to the scores of every key, or takes keys away; where one draws, within its guide.
 
     ``removed``, bool ``[R, S]``, are keys that nobody attends to; None for ``biases`` of 0, ``[R, H, 1, S]`` by site.
     """
 
+    owner: ClassVar[str] = OWNER
     predicts: ClassVar[bool] = True
 
     def __init__(
@@ -71,24 +78,19 @@ class KeyEffects(Messenger):
         self.biases: dict[str, Tensor] = {}
         self.keys: dict[str, int] = {}
         self.met: set[str] = set()
-        self._paths = LinkedPaths()
 
     def _pyro_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if not self._expectation:
-            return
-        if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
-            predict_label(msg)
-            refuse_latent(OWNER, msg)
-            return
-        name = str(msg["name"])
+        if self._expectation:
+            super()._pyro_sample(msg)
+
+    def _value(self, name: str, posterior: SitePosterior) -> Tensor:
         if posterior.method.learns_scale:
             self._paths.add(name, posterior.call)
-        msg["value"] = posterior.expect(*self._changed(name, posterior))
+        return posterior.expect(*self._changed(name, posterior))
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if self._expectation or not isinstance(posterior, SitePosterior):
+        posterior = site_posterior(msg)
+        if self._expectation or posterior is None:
             return
         name, value = str(msg["name"]), msg["value"]
         assert isinstance(value, Tensor)
@@ -98,11 +100,7 @@ class KeyEffects(Messenger):
 
     def _changed(self, name: str, posterior: SitePosterior) -> tuple[Tensor | None, Layout]:
         """The bias of a site, and its layout without the keys that are taken away."""
-        if name in self.met:
-            raise RuntimeError(
-                f"{OWNER}: two attention calls of one pass are named {name!r}; give each a name of its own "
-                "(probattn.link(network) does)"
-            )
+        refuse_second_call(OWNER, name, self.met)
         self.met.add(name)
         layout, (rows, heads, _, keys) = posterior.layout, posterior.batch_shape
         if self._sites is not None and name not in self._sites:
@@ -179,17 +177,9 @@ class BatchEffects:
             chunks = torch.arange(self.rows, device=device).split(size)
             passes = list(zip(*(self._slopes(rows, numbers) for rows in chunks), strict=True))
             readings = [Reading.together([reading for reading, _ in of_target]) for of_target in passes]
-            by_site = [
-                {
-                    name: torch.cat([slopes[name] for _, slopes in of_target], dim=1)
-                    for name in of_target[0][1]
-                }
-                for of_target in passes
-            ]
-            tokens = [
-                cast(Tensor, sum(slopes.sum(dim=2).flatten(2) for slopes in sites.values()))
-                for sites in by_site
-            ]  # [P, B, S]
+            by_site = [joined_maps([slopes for _, slopes in of_target], 1) or {} for of_target in passes]
+            # [P, B, S]
+            tokens: list[Any] = [sum(s.sum(dim=2).flatten(2) for s in sites.values()) for sites in by_site]
             groups = token_groups(OWNER, self.words, tokens[0][0])
             slopes = [summed(item, groups) for item in tokens]
             pairs = self._pairs([item.mean(dim=0) for item in slopes])
@@ -228,10 +218,7 @@ class BatchEffects:
             stack.enter_context(torch.set_grad_enabled(removed is None))
             inputs = differentiable(inputs)
             if self.draws > 1 or not expectation:
-                inputs = {
-                    name: value.repeat(self.draws, *[1] * (value.dim() - 1)) if name in self.keys else value
-                    for name, value in inputs.items()
-                }
+                inputs = repeated_rows(inputs, self.keys, self.draws)
             if particles is not None:
                 stack.enter_context(apart(total, particles))
             if not expectation:
@@ -251,10 +238,7 @@ class BatchEffects:
 
     def _slopes(self, rows: Tensor, numbers: Sequence[Number]) -> list[tuple[Reading, dict[str, Tensor]]]:
         """What is read of some rows, and slopes by site ``[P, R, H, m, S]`` of m calls a row; of each target."""
-        recurrent = isinstance(self.model, nn.Module) and any(
-            isinstance(m, nn.RNNBase) for m in self.model.modules()
-        )
-        with without_cudnn() if recurrent else nullcontext(), torch.enable_grad():
+        with differentiated(self.model), torch.enable_grad():
             logits, handler = self._run(rows, None)
             readings = [number.read(logits, rows) for number in numbers]
             for name in moved_rows(self.model, readings[0].value, handler.biases):
@@ -263,23 +247,13 @@ class BatchEffects:
                     f"that depend on attention of other rows: {network_name(self.model)} moves rows before attention, "
                     "as sorting by length does, or mixes them; sort the batch before the call, or give rows one by one"
                 )
-            gradient = [
-                gradients(
-                    OWNER, one.value.sum(), handler.biases, "take sites=[...]", retain=one is not readings[-1]
-                )
-                for one in readings
-            ]
-        shape = logits.shape[:2]
-        return [
-            (
-                reading.detached(),
-                {
-                    name: item.squeeze(2).unflatten(0, (*shape, -1)).transpose(2, 3)
-                    for name, item in zip(handler.biases, of_target, strict=True)
-                },
-            )
-            for reading, of_target in zip(readings, gradient, strict=True)
-        ]
+            slopes, shape = [], (*logits.shape[:2], -1)
+            for one in readings:
+                number, again = one.value.sum(), one is not readings[-1]
+                grads = gradients(OWNER, number, handler.biases, "take sites=[...]", retain=again)
+                maps = {n: g.squeeze(2).unflatten(0, shape).transpose(2, 3) for n, g in grads.items()}
+                slopes.append((one.detached(), maps))
+        return slopes
 
     def _without(
         self, pairs: Tensor, groups: Tensor, numbers: Sequence[Number], readings: Sequence[Reading]

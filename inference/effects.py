@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from probattn.checks import check_batch, check_choice, check_integer
+from probattn.checks import check_choice, check_integer
 from probattn.inference.effect_passes import OWNER, BatchEffects, Method, Request, Side
 from probattn.inference.effect_results import AttentionEffects, Words
 from probattn.inference.effect_targets import Target
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
-from probattn.inference.predictive import (
-    Model,
-    batched_inputs,
-    batches_of,
-    check_call,
-    prepared_batch,
-    seed_words,
-)
+from probattn.inference.predictive import Model, batched_inputs, check_call, prepared_batch, seeded_batches
 from probattn.inference.session import evaluating
 from probattn.sites.method import as_program, observed
 
@@ -129,23 +122,19 @@ def effects_on_targets(
             raise type(error)(f"{OWNER}: {error}") from error
     request = request._replace(sites=_sites(encoder, decoder, request.sites))
 
-    def of_batch(
-        inputs: Mapping[str, Tensor], words: Words | None, seed: tuple[int, ...]
-    ) -> list[AttentionEffects]:
+    def of_batch(inputs: Mapping[str, Tensor], seed: tuple[int, ...]) -> list[AttentionEffects]:
         rows = batched_inputs(OWNER, prepared_batch(program, inputs), None, "labels")
         return BatchEffects(program, *rows, words, seed, request).effects()
 
-    if isinstance(batch, Mapping | Tensor):
-        check_batch(OWNER, batch)
-        return of_batch(cast(Mapping[str, Tensor], batch), words, seed_words(seed))
-    by_row = any(isinstance(item, Tensor) for item in request.targets)
+    by_row = words is not None or any(isinstance(item, Tensor) for item in request.targets)
     by_row |= not (request.position is None or isinstance(request.position, int))
-    if words is not None or by_row:
+    if by_row and not isinstance(batch, Mapping | Tensor):
         raise ValueError(
             f"{OWNER}: words, targets and positions by row are those of one batch; call it for each"
         )
-    batches = enumerate(batches_of(OWNER, batch))
-    parts = [of_batch(inputs, None, (*seed_words(seed), number)) for number, inputs in batches]
+    parts = [of_batch(*seeded) for seeded in seeded_batches(OWNER, batch, seed)]
+    if len(parts) == 1:
+        return parts[0]
     return [AttentionEffects.together(of_target) for of_target in zip(*parts, strict=True)]
 
 

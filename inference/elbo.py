@@ -24,7 +24,7 @@ from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import computing_dtype
 from probattn.host import on_cpu
 from probattn.inference.configuration import refuse_sharded
-from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.inference.guide import PREDICTION_KEY, AttentionGuide, site_posterior
 from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.sites.fused import try_kernels
@@ -38,7 +38,6 @@ from probattn.sites.particle_layers import (
     particle_record,
 )
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.site import INFER_KEY
 
 
 class ELBOTerms(NamedTuple):
@@ -247,7 +246,7 @@ class AttentionELBOModule(ELBOModule):
             terms, self._sites = trace_terms(model_trace, guide_trace, self._size)
             draws.append(terms)
         several = len(draws) > 1
-        means = ELBOTerms(*map(_mean, zip(*draws, strict=True))) if several else draws[0]
+        means = ELBOTerms(*(torch.stack(v).mean() for v in zip(*draws, strict=True))) if several else draws[0]
         if layers is not None:
             layers[1].scale.watch(means.loss)
         return means
@@ -268,10 +267,6 @@ def _total(values: Sequence[Tensor]) -> Tensor | float:
     return torch.stack(list(values)).sum() if alike else sum(values)
 
 
-def _mean(values: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(values)).mean()
-
-
 def trace_terms(
     model_trace: Trace, guide_trace: Trace, size: float = 1
 ) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
@@ -290,8 +285,8 @@ def trace_terms(
                 log_likelihood = log_likelihood + site["log_prob_sum"]
             continue
         guide_site = guide_trace.nodes[name]
-        posterior = site["infer"].get(INFER_KEY)
-        if isinstance(posterior, SitePosterior):
+        posterior = site_posterior(site)
+        if posterior is not None:
             calls.append(_call(name, posterior, guide_site))
         elif not site["infer"].get(PREDICTION_KEY):
             kl = kl + _divergence(name, site, guide_site).sum()
