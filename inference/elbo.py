@@ -171,9 +171,7 @@ def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
     if present is None or not present[1].method.bootstrap or not present[0].training:
         return
     weights = bootstrap_weights(present[1].method, args[0], batch_rows(args[0])).flatten()
-    for name, site in trace.nodes.items():
-        if site["type"] != "sample" or not site["is_observed"] or isinstance(site["fn"], Unit):
-            continue
+    for name, site in observed_sites(trace, factors=False).items():
         if not site_is_subsample(site):
             if site["log_prob"].shape != weights.shape:
                 raise ValueError(
@@ -186,12 +184,8 @@ def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
 def _mix(trace: Trace, count: int) -> None:
     """Gives observed rows of particles the likelihood of their mixture, which is what the network answers with."""
     plate = data_plate(trace)
-    for site in trace.nodes.values():
-        if (
-            plate not in site.get("cond_indep_stack", ())
-            or not site["is_observed"]
-            or isinstance(site["fn"], Unit)
-        ):
+    for site in observed_sites(trace, factors=False).values():
+        if plate not in site["cond_indep_stack"]:
             continue
         assert plate is not None
         assert plate.dim is not None
@@ -390,6 +384,13 @@ def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:
     impossible = (p.probs == 0) & (p.logits.exp() > 0)
     ratio = (q.logits - p.logits).masked_fill(impossible, torch.inf).masked_fill(q.probs == 0, 0)
     return (q.probs * ratio).sum(dim=-1)
+
+
+def observed_sites(trace: Trace, *, factors: bool) -> dict[str, dict[str, Any]]:
+    """Observed sites of a trace by name: its ``pyro.factor`` terms, or all others."""
+    samples = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
+    observed = {name: site for name, site in samples.items() if site["is_observed"]}
+    return {name: site for name, site in observed.items() if isinstance(site["fn"], Unit) == factors}
 
 
 def data_size(trace: Trace) -> int:
