@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_integer
+from probattn.host import at_least_float32
 from probattn.inference.posterior import REPR_ROWS, Link, Posterior, entropy_of, row_lines
 from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
@@ -281,14 +282,13 @@ class Moments:
 
 def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
     """The number that is attributed, of predictions ``[..., C]`` with these leading classes; at least float32."""
-    first = logits.gather(-1, classes[..., :2].expand(*logits.shape[:-1], -1))
-    first = first if first.dtype == torch.float64 else first.float()
+    first = at_least_float32(logits.gather(-1, classes[..., :2].expand(*logits.shape[:-1], -1)))
     return first[..., 0] - first[..., 1] if link == "softmax" else first[..., 0]
 
 
 def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
     """Sample moments of draws, for given leading classes ``[B, ..., K]``."""
-    logits = posterior.logits.float() if posterior.logits.dtype != torch.float64 else posterior.logits
+    logits = at_least_float32(posterior.logits)
     leading = logits.gather(-1, classes.expand(len(logits), *classes.shape))
     if posterior.link == "softmax":
         leading = leading - leading.mean(dim=-1, keepdim=True)
@@ -308,7 +308,7 @@ def centred(differences: Tensor) -> Tensor:
 
 def _softmax_summary(moments: Moments) -> _Summary:
     """Averages over the leading classes and the rest of them as one."""
-    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
+    logits = at_least_float32(moments.logits)
     logits = logits.masked_fill(logits.isnan(), -torch.inf)  # positions that a shorter batch does not have
     leading = logits.gather(-1, moments.classes)
     leading = torch.maximum(leading, leading.amax(dim=-1, keepdim=True) - IMPOSSIBLE)
@@ -333,7 +333,7 @@ def _softmax_summary(moments: Moments) -> _Summary:
 
 def _sigmoid_summary(moments: Moments) -> _Summary:
     """Averages of each label by itself."""
-    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
+    logits = at_least_float32(moments.logits)
     points, weights = _nodes(1, logits)
     variances = moments.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).to(logits)
     deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())

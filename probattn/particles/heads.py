@@ -233,13 +233,15 @@ def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter
             raise ValueError(f"{name}: {type(module).__name__} has no such projection; {_choices(module)}")
         target = getattr(target, attribute)
     transposed = False
-    if isinstance(target, nn.Module):
-        transposed = not isinstance(target, nn.Linear) and _is_conv1d(target)
-        if not isinstance(target, nn.Linear) and not transposed:
+    if isinstance(target, nn.Module) and not isinstance(target, nn.Linear):
+        from transformers.pytorch_utils import Conv1D  # slow to import, and few modules come here
+
+        transposed = isinstance(target, Conv1D)
+        if not transposed:
             raise TypeError(
                 f"{name}: expected a Linear, a Conv1D or a weight, got {type(target).__name__}; {_choices(module)}"
             )
-        target = target.weight
+    target = target.weight if isinstance(target, nn.Module) else target
     if not isinstance(target, nn.Parameter):
         raise TypeError(f"{name}: expected its weight to be a parameter, got {type(target).__name__}")
     if target.dim() != 2 or not target.is_floating_point():
@@ -247,12 +249,6 @@ def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter
             f"{name}: expected a floating-point weight [out, in], got {target.dtype} {list(target.shape)}"
         )
     return target, transposed
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    from transformers.pytorch_utils import Conv1D  # slow to import, and few modules come here
-
-    return isinstance(module, Conv1D)
 
 
 def _choices(module: nn.Module) -> str:
