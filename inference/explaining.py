@@ -6,15 +6,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 from transformers import BatchEncoding
 
 from probattn.checks import PlainWarning, check_integer, shortened
-from probattn.inference.effect_passes import Request
 from probattn.inference.effect_results import AttentionEffects, Words, words_of
 from probattn.inference.effect_targets import Target
-from probattn.inference.effects import effects_on_targets
+from probattn.inference.effects import Request, effects_on_targets
 from probattn.inference.explanation import Explanation, Word
 from probattn.inference.guide import base_of
 from probattn.inference.posterior import link_of
@@ -98,7 +96,7 @@ def explain(
             columns = list(map(list, zip(*(rows[number] for number in some), strict=True)))
             encoding = tokenizer(*columns, return_tensors="pt", **options)
             of_rows = [(rows[number], spans[number]) for number in some]
-            words = groups_of(encoding, [texts for texts, _ in of_rows])
+            words = [words_of(encoding, row, texts) for row, (texts, _) in enumerate(of_rows)]
             batch = dict(encoding)
             if getattr(config, "type_vocab_size", 2) < 2:
                 batch.pop("token_type_ids", None)
@@ -176,12 +174,6 @@ def positions_of(network: Any, tokenizer: Any) -> int:
             most -= module.padding_idx + 1
             break
     return int(min(most, tokenizer.model_max_length))
-
-
-def groups_of(encoding: BatchEncoding, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    """The word of each token of the rows, ``[B, S]``, -1 for none."""
-    rows = [words_of(encoding, row, of_row) for row, of_row in enumerate(texts)]
-    return torch.tensor([[-1 if word is None else word for word in row] for row in rows])
 
 
 def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], cut: Mapping[str, Any]) -> list[WordSpan]:
