@@ -182,10 +182,10 @@ def effects_on_targets(
         raise ValueError(
             f"{OWNER}: words, targets and positions by row are those of one batch; call it for each"
         )
-    parts = [of_batch(*seeded) for seeded in seeded_batches(OWNER, batch, seed)]
-    if len(parts) == 1:
-        return parts[0]
-    return [AttentionEffects.together(of_target) for of_target in zip(*parts, strict=True)]
+    effects = [of_batch(*seeded) for seeded in seeded_batches(OWNER, batch, seed)]
+    if len(effects) == 1:
+        return effects[0]
+    return [AttentionEffects.together(of_target) for of_target in zip(*effects, strict=True)]
 
 
 def _sites(

@@ -161,8 +161,8 @@ def posterior_moments(
         prepared = batched_inputs(OWNER, prepared_batch(model, inputs), batch_keys, "labels")
         return _Batch(model, *prepared, seed, request).moments()
 
-    parts = [of_batch(*seeded) for seeded in seeded_batches(OWNER, batch, seed)]
-    result = parts[0] if len(parts) == 1 else Moments.together(parts)
+    moments = [of_batch(*seeded) for seeded in seeded_batches(OWNER, batch, seed)]
+    result = moments[0] if len(moments) == 1 else Moments.together(moments)
     if result.check is not None and result.drawn.any():
         warnings.warn(
             f"{OWNER}: the first-order expansion does not hold for {int(result.drawn.sum())} of {len(result.drawn)} "

@@ -88,10 +88,10 @@ class _TwoLayers(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, given in (("head_dim", head_dim), ("hidden", hidden), ("output", output)):
-            if given is not None:
-                check_integer(type(self).__name__, name, given, minimum=1)
-        width, size = (head_dim if given is None else given for given in (hidden, output))
+        for name, number in (("head_dim", head_dim), ("hidden", hidden), ("output", output)):
+            if number is not None:
+                check_integer(type(self).__name__, name, number, minimum=1)
+        width, size = (head_dim if number is None else number for number in (hidden, output))
         if self._highway is not None:
             plain = self._highway is nn.Identity
             self.highway = self._highway() if plain else self._highway(head_dim, generator=generator)

@@ -35,8 +35,8 @@ class FusedProjection:
     order: Order = "blocks"
 
     def __post_init__(self) -> None:
-        check_choice("FusedProjection", "part", self.part, Part)
-        check_choice("FusedProjection", "order", self.order, Order)
+        for name, choices in (("part", Part), ("order", Order)):
+            check_choice("FusedProjection", name, getattr(self, name), choices)
         if self.key_heads is not None:
             check_integer("FusedProjection", "key_heads", self.key_heads, minimum=1)
 
