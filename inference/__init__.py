@@ -10,7 +10,6 @@ if __name__ != "probattn.inference":
 from probattn.checks import imported_when_used
 
 if TYPE_CHECKING:
-    from probattn.inference.attribution import share_by
     from probattn.inference.checkpoint import CheckpointError
     from probattn.inference.effect_results import AttentionEffects, Effect
     from probattn.inference.effects import attention_effects
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     )
     from probattn.inference.loop import NonFiniteError
     from probattn.inference.many_runs import ManyRunsDriver
-    from probattn.inference.moments import MomentCheck, Moments
+    from probattn.inference.moments import MomentCheck, Moments, share_by
     from probattn.inference.optimizers import OptimizerOptions, SchedulerOptions
     from probattn.inference.options import EarlyStopping, KLSchedule, RunOptions
     from probattn.inference.particle_update import HeadParticles
@@ -57,7 +56,7 @@ __all__ += ["StepObserver", "read_records", "FitResult", "Generation", "generate
 __all__ += ["SVGDDriver", "SVIDriver"]
 __all__ += ["AttentionEffects", "Effect", "Explanation", "Word", "attention_effects", "explain"]
 
-_MODULES = """options progress records optimizers run guide attribution effect_results explanation moments posterior
+_MODULES = """options progress records optimizers run guide effect_results explanation moments posterior
     elbo program_elbo loop checkpoint ensembles.ensemble ensembles.particles particle_update laplace predictive
     expansion sampling effects explaining many_runs pyro_svgd svi"""
 

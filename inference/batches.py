@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, StackDataset, default_collate
 
+from probattn.checks import check_integer
 from probattn.sites.noise import seed_integers
 
 Collate = Callable[[list[Any]], Any]
@@ -39,9 +40,8 @@ class DataOrder:
 
     def __post_init__(self) -> None:
         for name in ("num_rows", "batch_size", "accumulation", "num_processes", "length_pool"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"DataOrder.{name}: expected an integer >= 1, got {value}")
+            if getattr(self, name) is not None:
+                check_integer("DataOrder", name, getattr(self, name), minimum=1)
         if self.length_pool is not None:
             self._check_pool(len(self.lengths or ()))
         if self.steps_per_epoch < 1:
@@ -102,40 +102,18 @@ class DataOrder:
 
     def shares(self, step: int, rank: int) -> list[Share]:
         """One rank's micro-batches of the update that follows ``step`` completed ones."""
-        epoch, index = self.position(step)
-        return self._cut(self.permutation(epoch), index, rank)
+        return next(self.epoch_shares(step, rank))
 
     def epoch_shares(self, step: int, rank: int) -> Iterator[list[Share]]:
         """One rank's micro-batches of every step from ``step`` to the end of its epoch."""
         epoch, first = self.position(step)
-        rows = self.permutation(epoch)
+        permutation = self.permutation(epoch)
         for index in range(first, self.steps_per_epoch):
-            yield self._cut(rows, index, rank)
-
-    def _cut(self, rows: np.ndarray[Any, np.dtype[np.int64]], index: int, rank: int) -> list[Share]:
-        rows = rows[index * self.rows_per_step : (index + 1) * self.rows_per_step]
-        micro_batches = -(-len(rows) // (self.batch_size * self.num_processes))
-        chunks = np.array_split(rows, micro_batches * self.num_processes)
-        mine = chunks[rank :: self.num_processes]
-        empty, size = Share(rows[:1].tolist(), 0.0), len(rows)
-        return [Share(chunk.tolist(), len(chunk) / size) if len(chunk) else empty for chunk in mine]
-
-
-class TensorRows(Dataset[dict[str, Tensor]]):
-    """The rows of a mapping of tensors ``[N, ...]`` that share their first dimension."""
-
-    def __init__(self, columns: Mapping[str, Tensor]) -> None:
-        sizes = {name: len(column) for name, column in columns.items()}
-        if len(set(sizes.values())) != 1:
-            raise ValueError(f"data: expected tensors with the same number of rows, got {sizes}")
-        self._columns = dict(columns)
-        self._size = next(iter(sizes.values()))
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return {name: column[row] for name, column in self._columns.items()}
+            rows = permutation[index * self.rows_per_step : (index + 1) * self.rows_per_step]
+            micro_batches = -(-len(rows) // (self.batch_size * self.num_processes))
+            mine = np.array_split(rows, micro_batches * self.num_processes)[rank :: self.num_processes]
+            empty, size = Share(rows[:1].tolist(), 0.0), len(rows)
+            yield [Share(chunk.tolist(), len(chunk) / size) if len(chunk) else empty for chunk in mine]
 
 
 def as_rows(data: Any, what: str) -> Any:
@@ -146,7 +124,10 @@ def as_rows(data: Any, what: str) -> Any:
             "run can resume exactly: pass its data set, and batch_size and collate to SVIDriver"
         )
     if isinstance(data, Mapping):
-        data = TensorRows(data)
+        sizes = {name: len(column) for name, column in data.items()}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(f"data: expected tensors with the same number of rows, got {sizes}")
+        data = StackDataset(**data)
     sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if isinstance(data, IterableDataset) or not sized:
         raise TypeError(

@@ -24,7 +24,7 @@ from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import computing_dtype
 from probattn.host import on_cpu
 from probattn.inference.configuration import refuse_sharded
-from probattn.inference.guide import PREDICTION_KEY, AttentionGuide
+from probattn.inference.guide import PREDICTION_KEY, AttentionGuide, site_posterior
 from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.sites.handlers import SHARED_STATE, DeferredFactor, compute_together
@@ -37,7 +37,6 @@ from probattn.sites.particle_layers import (
     particle_record,
 )
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.site import INFER_KEY
 
 
 class ELBOTerms(NamedTuple):
@@ -170,9 +169,7 @@ def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
     if present is None or not present[1].method.bootstrap or not present[0].training:
         return
     weights = bootstrap_weights(present[1].method, args[0], batch_rows(args[0])).flatten()
-    for name, site in trace.nodes.items():
-        if site["type"] != "sample" or not site["is_observed"] or isinstance(site["fn"], Unit):
-            continue
+    for name, site in observed_sites(trace, factors=False).items():
         if not site_is_subsample(site):
             if site["log_prob"].shape != weights.shape:
                 raise ValueError(
@@ -185,12 +182,8 @@ def _weigh(trace: Trace, model: Any, args: tuple[Any, ...]) -> None:
 def _mix(trace: Trace, count: int) -> None:
     """Gives observed rows of particles the likelihood of their mixture, which is what the network answers with."""
     plate = data_plate(trace)
-    for site in trace.nodes.values():
-        if (
-            plate not in site.get("cond_indep_stack", ())
-            or not site["is_observed"]
-            or isinstance(site["fn"], Unit)
-        ):
+    for site in observed_sites(trace, factors=False).values():
+        if plate not in site["cond_indep_stack"]:
             continue
         assert plate is not None
         assert plate.dim is not None
@@ -245,7 +238,7 @@ class AttentionELBOModule(ELBOModule):
             terms, self._sites = trace_terms(model_trace, guide_trace, self._size)
             draws.append(terms)
         several = len(draws) > 1
-        means = ELBOTerms(*map(_mean, zip(*draws, strict=True))) if several else draws[0]
+        means = ELBOTerms(*(torch.stack(v).mean() for v in zip(*draws, strict=True))) if several else draws[0]
         if layers is not None:
             layers[1].scale.watch(means.loss)
         return means
@@ -266,10 +259,6 @@ def _total(values: Sequence[Tensor]) -> Tensor | float:
     return torch.stack(list(values)).sum() if alike else sum(values)
 
 
-def _mean(values: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(values)).mean()
-
-
 def trace_terms(
     model_trace: Trace, guide_trace: Trace, size: float = 1
 ) -> tuple[ELBOTerms, dict[str, SiteTerms]]:
@@ -288,8 +277,8 @@ def trace_terms(
                 log_likelihood = log_likelihood + site["log_prob_sum"]
             continue
         guide_site = guide_trace.nodes[name]
-        posterior = site["infer"].get(INFER_KEY)
-        if isinstance(posterior, SitePosterior):
+        posterior = site_posterior(site)
+        if posterior is not None:
             calls.append(_call(name, posterior, guide_site))
         elif not site["infer"].get(PREDICTION_KEY):
             kl = kl + _divergence(name, site, guide_site).sum()
@@ -393,6 +382,13 @@ def _categorical_divergence(q: Categorical, p: Categorical) -> Tensor:
     impossible = (p.probs == 0) & (p.logits.exp() > 0)
     ratio = (q.logits - p.logits).masked_fill(impossible, torch.inf).masked_fill(q.probs == 0, 0)
     return (q.probs * ratio).sum(dim=-1)
+
+
+def observed_sites(trace: Trace, *, factors: bool) -> dict[str, dict[str, Any]]:
+    """Observed sites of a trace by name: its ``pyro.factor`` terms, or all others."""
+    samples = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
+    observed = {name: site for name, site in samples.items() if site["is_observed"]}
+    return {name: site for name, site in observed.items() if isinstance(site["fn"], Unit) == factors}
 
 
 def data_size(trace: Trace) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from probattn.checks import check_batch, check_choice, check_integer
+from probattn.checks import check_choice, check_integer
 from probattn.distributions.log_space import computing_dtype
 from probattn.inference.configuration import check_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
@@ -32,13 +31,12 @@ from probattn.inference.expansion_check import (
     deviations,
     differentiate,
 )
-from probattn.inference.guide import has_rows_apart, moved_rows, predictions
+from probattn.inference.guide import differentiated, has_rows_apart, moved_rows, predictions
 from probattn.inference.moments import Moments, centred, moments_of_draws
 from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.predictive import (
     Model,
     batched_inputs,
-    batches_of,
     check_call,
     device_of,
     differentiable,
@@ -46,12 +44,11 @@ from probattn.inference.predictive import (
     posterior_predict,
     prepared_batch,
     rows_per_pass,
-    seed_words,
+    seeded_batches,
 )
 from probattn.inference.session import evaluating
 from probattn.sites.method import as_program
 from probattn.sites.particle_layers import particle_count
-from probattn.sites.scores import without_cudnn
 
 Method = Literal["auto", "expansion", "draws"]
 LEADING = 6
@@ -159,18 +156,13 @@ def posterior_moments(
         if number is not None:
             check_integer(OWNER, name, number, minimum=1)
     request = _Request(attribution, classes, positions, method, num_samples, chunk_size)
-    words = seed_words(seed)
 
     def of_batch(inputs: Mapping[str, Tensor], seed: tuple[int, ...]) -> Moments:
         prepared = batched_inputs(OWNER, prepared_batch(model, inputs), batch_keys, "labels")
         return _Batch(model, *prepared, seed, request).moments()
 
-    if isinstance(batch, Mapping | Tensor):
-        check_batch(OWNER, batch)
-        result = of_batch(cast(Mapping[str, Tensor], batch), words)
-    else:
-        batches = enumerate(batches_of(OWNER, batch))
-        result = Moments.together([of_batch(inputs, (*words, number)) for number, inputs in batches])
+    moments = [of_batch(*seeded) for seeded in seeded_batches(OWNER, batch, seed)]
+    result = moments[0] if len(moments) == 1 else Moments.together(moments)
     if result.check is not None and result.drawn.any():
         warnings.warn(
             f"{OWNER}: the first-order expansion does not hold for {int(result.drawn.sum())} of {len(result.drawn)} "
@@ -304,10 +296,8 @@ def _expanded(
 ) -> tuple[Moments, dict[str, SiteSlopes]] | None:
     """The expansion of rows, which may depend on one another, and slopes by site; None where draws are to be taken."""
     attribute = request.attribution is not False
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
-    cudnn, training = without_cudnn() if recurrent else nullcontext(), torch.inference_mode(False)
-    with evaluating(model), cudnn, training, torch.enable_grad(), Expansion() as expansion:
+    training = torch.inference_mode(False)
+    with evaluating(model), differentiated(model), training, torch.enable_grad(), Expansion() as expansion:
         output = predictions(OWNER, model, differentiable(inputs), rows)
         logits, points = at_positions(output, 0, request.positions), expansion.points
         check_sites(OWNER, model, points)

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from probattn.distributions.log_space_distribution import carried_log
 from probattn.host import on_cpu
-from probattn.inference.guide import gradients, predictions, refuse_latent
+from probattn.inference.guide import gradients, predictions, refuse_second_call, site_posterior
 from probattn.inference.moments import MomentCheck, Moments, attributed
-from probattn.inference.predictive import predict_label
+from probattn.inference.predictive import Answering
 from probattn.sites.posterior import MeanPoint, SitePosterior, mean_variances, stacked_maps
-from probattn.sites.site import INFER_KEY
-from probattn.sites.upward import LinkedPaths
 
 OWNER = "posterior_moments"
 WIDE = 10.0
@@ -53,19 +51,6 @@ LAST = Limits(0.4, 1.5, 1.3, 1.4)
 """by these."""
 
 
-class LogMeans(Messenger):
-    """Pyro handler within the one that draws: notes log E[S] of every site before its draw."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.log_means: dict[str, Tensor] = {}
-
-    def _pyro_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if isinstance(posterior, SitePosterior):  # before the draw, which may overwrite the scores
-            self.log_means[str(msg["name"])] = posterior.log_mean.clone()
-
-
 class SiteSlopes(NamedTuple):
     """Slopes by log S ``[N, R, M]``, weights ``[R, M]``, likeliest change of log S by one deviation ``[N, ...]``."""
 
@@ -74,22 +59,28 @@ class SiteSlopes(NamedTuple):
     steepest: Tensor
 
 
-class _FirstOrder(LogMeans):
+class _FirstOrder(Messenger):
     """Sums slope times f(x) over the weights that are drawn inside; see :mod:`probattn.sites.main_effects`."""
 
     def __init__(self, sites: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self._sites = sites
+        self._log_means: dict[str, Tensor] = {}
         self.total: Any = 0.0
+
+    def _pyro_sample(self, msg: Message) -> None:
+        posterior = site_posterior(msg)
+        if posterior is not None:  # before the draw, which may overwrite the scores
+            self._log_means[str(msg["name"])] = posterior.log_mean.clone()
 
     def _pyro_post_sample(self, msg: Message) -> None:
         name = str(msg["name"])
-        if name not in self.log_means:
+        if name not in self._log_means:
             return
         slopes, weights = self._sites[name]
         value = msg["value"]
         assert isinstance(value, Tensor)
-        log_factors = carried_log(value).to(slopes.dtype) - self.log_means.pop(name).to(slopes.dtype)
+        log_factors = carried_log(value).to(slopes.dtype) - self._log_means.pop(name).to(slopes.dtype)
         excess = torch.expm1(log_factors).reshape(-1, *weights.shape)
         effect = (excess / (1 + weights * excess)).nan_to_num_(0.0, 0.0, 0.0)  # of forbidden pairs
         self.total = self.total + torch.einsum("prm,nrm->prn", effect, slopes)
@@ -187,9 +178,10 @@ NEGLIGIBLE = 1e-3
 """Pairs whose squared slopes are below this part of their mean over a call count as 0: together less than that part."""
 
 
-class Expansion(Messenger):
+class Expansion(Answering):
     """Pyro handler that gives sites E[S], times factors with these logarithms, and keeps what derivatives need."""
 
+    owner: ClassVar[str] = OWNER
     predicts: ClassVar[bool] = True
     needs_prior: ClassVar[bool] = False
 
@@ -197,24 +189,12 @@ class Expansion(Messenger):
         super().__init__()
         self._log_factors = log_factors or {}
         self.points: dict[str, MeanPoint] = {}
-        self._paths = LinkedPaths()
 
-    def _pyro_sample(self, msg: Message) -> None:
-        infer: Mapping[str, Any] = msg["infer"] or {}
-        posterior = infer.get(INFER_KEY)
-        if not isinstance(posterior, SitePosterior) or msg["value"] is not None:
-            predict_label(msg)
-            refuse_latent("posterior_moments", msg)
-            return
-        name = str(msg["name"])
-        if name in self.points:
-            raise RuntimeError(
-                f"posterior_moments: two attention calls of one pass are named {name!r}; give each a name of its own "
-                "(probattn.link(network) does)"
-            )
+    def _value(self, name: str, posterior: SitePosterior) -> Tensor:
+        refuse_second_call(OWNER, name, self.points)
         self._paths.add(name, posterior.call)
         self.points[name] = posterior.at_mean(self._log_factors.get(name))
-        msg["value"] = self.points[name].value
+        return self.points[name].value
 
 
 class Derivatives(NamedTuple):
@@ -263,12 +243,10 @@ def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: b
         for item in range(size):
             total, again = numbers[:, position, item].sum(), (position, item) != (positions - 1, size - 1)
             grads.append(gradients(OWNER, total, log_means, "use method='draws'", retain=again))
-        slope = dict(zip(points, zip(*grads, strict=True), strict=True))
         for names in _alike(points):
             sites = [points[name] for name in names]
             # [R, L, M], by item
-            of_sites = zip(*(slope[name] for name in names), strict=True)
-            flat = [stacked_maps([one.reshape(rows, -1) for one in items]) for items in of_sites]
+            flat = [stacked_maps([of_item[name].reshape(rows, -1) for name in names]) for of_item in grads]
             squares = sum((one.square() for one in flat[1:]), start=flat[0].square())
             matter = squares > NEGLIGIBLE * squares.mean(dim=-1, keepdim=True)
             indices, counts = matter.view(-1).nonzero().squeeze(1), matter.flatten(1).sum(dim=1)

@@ -6,16 +6,15 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 from transformers import BatchEncoding
 
 from probattn.checks import PlainWarning, check_integer, shortened
-from probattn.inference.effect_passes import Request
 from probattn.inference.effect_results import AttentionEffects, Words, words_of
 from probattn.inference.effect_targets import Target
-from probattn.inference.effects import effects_on_targets
+from probattn.inference.effects import Request, effects_on_targets
 from probattn.inference.explanation import Explanation, Word
+from probattn.inference.guide import base_of
 from probattn.inference.posterior import link_of
 from probattn.inference.predictive import Model
 from probattn.sites.method import as_program
@@ -80,13 +79,13 @@ def explain(
             f"{OWNER}: expected a fast tokenizer, which knows where words stand in a text, got "
             f"{type(tokenizer).__name__}; load it with AutoTokenizer"
         )
-    size = positions_of(_base(net), tokenizer) if max_length is None else max_length
+    size = positions_of(base_of(net), tokenizer) if max_length is None else max_length
     check_integer(OWNER, "max_length", size, minimum=1)
     cut = {"truncation": True, "max_length": size} if size < UNLIMITED else {}
     spans = [_tokenized(tokenizer, number, row, cut) for number, row in enumerate(rows, 1)]
     methods = [method or method_of(words) for words in spans]
     explanations: dict[int, Explanation] = {}
-    config = _base(net).config
+    config = base_of(net).config
     alone = tokenizer.pad_token is None or getattr(config, "pad_token_id", None) is None
     options = cut if alone else {**cut, "padding": True, "padding_side": "right"}
     together = 1 if alone else ROWS  # without padding, texts of one length alone
@@ -97,7 +96,7 @@ def explain(
             columns = list(map(list, zip(*(rows[number] for number in some), strict=True)))
             encoding = tokenizer(*columns, return_tensors="pt", **options)
             of_rows = [(rows[number], spans[number]) for number in some]
-            words = groups_of(encoding, [texts for texts, _ in of_rows])
+            words = [words_of(encoding, row, texts) for row, (texts, _) in enumerate(of_rows)]
             batch = dict(encoding)
             if getattr(config, "type_vocab_size", 2) < 2:
                 batch.pop("token_type_ids", None)
@@ -154,14 +153,9 @@ def _rows(texts: str | Sequence[str], pairs: str | Sequence[str] | None) -> list
     return list(zip(firsts, strict=True)) if seconds is None else list(zip(firsts, seconds, strict=True))
 
 
-def _base(net: Any) -> Any:
-    """The network within adapters."""
-    return net.get_base_model() if hasattr(net, "get_base_model") else net
-
-
 def _labels(net: Any) -> Mapping[int, str]:
     """Names of a network's classes."""
-    network = _base(net)
+    network = base_of(net)
     labels: Mapping[int, str] = getattr(getattr(network, "config", None), "id2label", None) or {}
     if "ForSequenceClassification" not in type(network).__name__ or not labels:
         raise TypeError(
@@ -180,12 +174,6 @@ def positions_of(network: Any, tokenizer: Any) -> int:
             most -= module.padding_idx + 1
             break
     return int(min(most, tokenizer.model_max_length))
-
-
-def groups_of(encoding: BatchEncoding, texts: Sequence[tuple[str, ...]]) -> Tensor:
-    """The word of each token of the rows, ``[B, S]``, -1 for none."""
-    rows = [words_of(encoding, row, of_row) for row, of_row in enumerate(texts)]
-    return torch.tensor([[-1 if word is None else word for word in row] for row in rows])
 
 
 def _tokenized(tokenizer: Any, number: int, row: tuple[str, ...], cut: Mapping[str, Any]) -> list[WordSpan]:

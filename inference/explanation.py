@@ -90,11 +90,14 @@ class Explanation:
     def __repr__(self) -> str:
         """The texts, with ``[+word]`` for the answer and ``[-word]`` against it, and what the leading words change."""
         marked = self._marked(lambda word, side: f"[{'+' if side > 0 else '-'}{word.word}]")
-        lines = [self.headline, *marked]
-        for title, words in (("for", self.words_for()), ("against", self.words_against())):
-            lines += [f"  {title:8} {self._change(word)}" for word in words]
-        lines += [f"  {'doubt':8} {self._nats(word)}" for word in self.causes_of_doubt()]
+        lines = [self.headline, *marked, *(f"  {title:8} {line}" for title, line in self._changes())]
         return "\n".join([*lines, *([f"  {self.screened}"] if self.screened else [])])
+
+    def _changes(self) -> list[tuple[str, str]]:
+        """Text of what each listed word changes, with what it is listed for."""
+        changes = [("for", self._change(word)) for word in self.words_for()]
+        changes += [("against", self._change(word)) for word in self.words_against()]
+        return changes + [("doubt", self._nats(word)) for word in self.causes_of_doubt()]
 
     @property
     def screened(self) -> str:
@@ -143,10 +146,8 @@ class Explanation:
             return f'<span style="{style}" title="{title}">{html.escape(word.word)}</span>'
 
         texts = "".join(f'<p dir="auto">{text}</p>' for text in self._marked(marked, html.escape))
-        rows = [("for", self._change(word)) for word in self.words_for()]
-        rows += [("against", self._change(word)) for word in self.words_against()]
-        rows += [("doubt", self._nats(word)) for word in self.causes_of_doubt()]
-        table = "".join(f"<tr><th>{title}</th><td>{html.escape(line)}</td></tr>" for title, line in rows)
+        rows = (f"<tr><th>{title}</th><td>{html.escape(line)}</td></tr>" for title, line in self._changes())
+        table = "".join(rows)
         table = table and f"<table>{table}</table>"
         table += f"<p>{self.screened}</p>" if self.screened else ""
         return f"<p><strong>{html.escape(self.headline)}</strong></p>{texts}{table}"

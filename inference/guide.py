@@ -6,8 +6,8 @@ import logging
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -24,6 +24,7 @@ from probattn.sites.calling import called, output_of
 from probattn.sites.fused import try_kernels
 from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
+from probattn.sites.scores import without_cudnn
 from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
 from probattn.sites.upward import LinkedPaths
@@ -106,8 +107,8 @@ class AttentionGuide(GuideMessenger):
 
     def _log_reduction(self) -> None:
         for name, site in self.trace.nodes.items():
-            posterior = (site.get("infer") or {}).get(INFER_KEY)
-            if isinstance(posterior, SitePosterior) and posterior.method.kl_reduction != "sum":
+            posterior = site_posterior(site)
+            if posterior is not None and posterior.method.kl_reduction != "sum":
                 factor = torch.as_tensor(posterior.reduction_factor()).float().mean().item()
                 words = (
                     "AttentionGuide: the loss is not the negative evidence lower bound: the KL of site %r (and of "
@@ -137,11 +138,10 @@ class AttentionGuide(GuideMessenger):
             self.takes_outputs, self.graph_pass = False, None
 
     def _pyro_sample(self, msg: Message) -> None:
-        infer = cast(dict[str, Any], msg["infer"])
-        posterior = infer.get(INFER_KEY)
+        infer, posterior = cast(dict[str, Any], msg["infer"]), site_posterior(msg)
         if msg["is_observed"] or site_is_subsample(msg):
             return
-        if isinstance(posterior, SitePosterior):
+        if posterior is not None:
             self._answer(msg, infer, posterior)
         elif infer.get(PREDICTION_KEY):
             infer["prior"] = msg["fn"]
@@ -176,7 +176,7 @@ class AttentionGuide(GuideMessenger):
     def _pyro_post_sample(self, msg: Message) -> None:
         # Plates around the guide are known here, not before.
         outer = next((frame.name for frame in msg["cond_indep_stack"] if (frame.dim or 0) < -1), None)
-        if outer is not None and isinstance((msg["infer"] or {}).get(INFER_KEY), SitePosterior):
+        if outer is not None and site_posterior(msg) is not None:
             raise ValueError(
                 f"site {msg['name']!r}: the plate {outer!r} would share the one draw that a forward pass makes for "
                 "each datum; leave vectorize_particles of the ELBO, or parallel of Predictive, False"
@@ -224,7 +224,7 @@ def predictions(owner: str, model: Any, inputs: Mapping[str, Any], rows: int | N
 
 def gradients(
     owner: str, number: Tensor, sources: Mapping[str, Tensor], advice: str, *, retain: bool = False
-) -> list[Tensor]:
+) -> dict[str, Tensor]:
     """Derivatives of a number by a tensor of each site, with a warning for sites that it does not come from.
 
     ``ValueError`` where it comes from none of them.
@@ -244,9 +244,14 @@ def gradients(
             f"{owner}: the output of {', '.join(apart)} reaches no prediction and has no effect",
             stacklevel=3,
         )
-    return [
-        torch.zeros_like(value) if grad is None else grad for value, grad in zip(values, grads, strict=True)
-    ]
+    by_site = zip(sources, grads, strict=True)
+    return {name: torch.zeros_like(sources[name]) if grad is None else grad for name, grad in by_site}
+
+
+def differentiated(model: object) -> AbstractContextManager[None]:
+    """Context of a pass that is differentiated: without cuDNN where the network is recurrent."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return without_cudnn() if any(isinstance(one, nn.RNNBase) for one in modules) else nullcontext()
 
 
 def _is_in_order(model: Any) -> bool:
@@ -255,10 +260,15 @@ def _is_in_order(model: Any) -> bool:
     return all(kind.startswith(_IN_ORDER) for kind in kinds)
 
 
+def base_of(net: Any) -> Any:
+    """The network within adapters."""
+    return net.get_base_model() if hasattr(net, "get_base_model") else net
+
+
 def has_rows_apart(model: Any) -> bool:
     """Whether a model is known to predict every row from that row alone; False where only a pass tells."""
     net = getattr(model, "net", model)
-    base = net.get_base_model() if hasattr(net, "get_base_model") else net
+    base = base_of(net)
     if not (_is_in_order(model) and type(base).__name__.endswith(_ROW_BY_ROW)):
         return False
     modules = [base, *net.modules()]
@@ -290,10 +300,25 @@ def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> li
     return moved
 
 
+def site_posterior(site: Mapping[str, object]) -> SitePosterior | None:
+    """The posterior of an attention site, from its message or its place in a trace; None for any other site."""
+    infer: Any = site.get("infer") or {}
+    posterior = infer.get(INFER_KEY)
+    return posterior if isinstance(posterior, SitePosterior) else None
+
+
+def refuse_second_call(owner: str, name: str, calls: Collection[str]) -> None:
+    """Refuses an attention call whose name is among those of earlier ``calls`` of the pass."""
+    if name in calls:
+        raise RuntimeError(
+            f"{owner}: two attention calls of one pass are named {name!r}; give each a name of its own "
+            "(probattn.link(network) does)"
+        )
+
+
 def is_other_latent(msg: Message) -> bool:
     """Whether a site without a value is latent, but neither attention nor a label to predict."""
-    infer: Mapping[str, Any] = msg["infer"] or {}
-    named = isinstance(infer.get(INFER_KEY), SitePosterior) or infer.get(PREDICTION_KEY)
+    named = site_posterior(msg) is not None or (msg["infer"] or {}).get(PREDICTION_KEY)
     return not (named or msg["is_observed"] or msg["value"] is not None or site_is_subsample(msg))
 
 

@@ -121,9 +121,9 @@ def evaluate(
         with torch.no_grad(), accelerator.autocast():
             for batch, size in batches:
                 moved = send_to_device(batch, accelerator.device)
-                values = _metric_means(metrics, moved) if metrics else {}
-                values |= StepTerms(*torch.stack(list(module(moved))).tolist())._asdict()
-                for name, value in values.items():
+                measured = _metric_means(metrics, moved) if metrics else {}
+                terms = StepTerms(*torch.stack(list(module(moved))).tolist())._asdict()
+                for name, value in (terms | measured).items():
                     sums[name] = sums.get(name, 0.0) + size * value
                 rows += size
     finally:
@@ -131,8 +131,7 @@ def evaluate(
     ranks = gather_object([(sums, rows)])
     total = sum(count for _, count in ranks)
     names = {name: None for values, _ in ranks for name in values}
-    order = sorted(names, key=lambda name: name not in StepTerms._fields)  # stable: terms first
-    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in order}
+    return {name: sum(values.get(name, 0.0) for values, _ in ranks) / total for name in names}
 
 
 def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import scipy
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from probattn.checks import check_integer
+from probattn.host import at_least_float32
 from probattn.inference.posterior import REPR_ROWS, Link, Posterior, entropy_of, row_lines
 from probattn.inference.predictive import joined, joined_maps
 from probattn.metrics.functional import welch_p_value
@@ -26,6 +27,9 @@ HERMITE = 40
 
 IMPOSSIBLE = 1000.0
 """Nats below the greatest logit from which a class has no probability, that of a logit of -inf for one."""
+
+Part = Literal["site", "head", "query", "key"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 class MomentCheck(NamedTuple):
@@ -279,16 +283,52 @@ class Moments:
         return "\n".join(lines + ["  ..."] * (rows > REPR_ROWS))
 
 
+def share_by(maps: Mapping[str, Tensor], *dimensions: Part) -> Tensor:
+    """Sums noise shares or slopes of attention weights over all dimensions except the named ones.
+
+    Args:
+        maps: :attr:`Moments.noise_share` or :attr:`Moments.slope` (a sum of slopes is the derivative by the log of a
+            common factor of the weights), ``[B, ..., H, T, S]`` by site.
+        *dimensions: dimensions to keep, of "site", "head", "query" and "key"; none to sum over all.
+
+    Returns:
+        ``[B, ...]`` and the remaining dimensions, in the order site, head, query, key.
+
+    Raises:
+        ValueError: ``maps`` is empty, a dimension is unknown, or its size differs by site (then pass fewer sites).
+
+    Example:
+        >>> maps = {"layer.0": torch.full((1, 2, 3, 3), 0.01), "layer.1": torch.full((1, 2, 3, 3), 0.04)}
+        >>> share_by(maps, "site"), share_by(maps, "site", "key").shape
+        (tensor([[0.1800, 0.7200]]), torch.Size([1, 2, 3]))
+    """
+    unknown = [dimension for dimension in dimensions if dimension not in PARTS]
+    if unknown or not maps:
+        got = repr(unknown[0]) if unknown else "no maps; call posterior_moments(..., attribution=True)"
+        listed = ", ".join(PARTS)
+        raise ValueError(f"share_by: expected parts among {listed} and maps of some site, got {got}")
+    summed = [index - 3 for index, dimension in enumerate(PARTS[1:]) if dimension not in dimensions]
+    sums = [one.sum(dim=summed) if summed else one for one in maps.values()]
+    shapes = sorted({tuple(one.shape) for one in sums})
+    if len(shapes) > 1:
+        raise ValueError(
+            f"share_by: expected sites whose maps agree in what is kept ({', '.join(dimensions)}), got shapes "
+            f"{shapes}; take the sites that belong together"
+        )
+    sites = next(iter(maps.values())).dim() - 3
+    stacked = torch.stack(sums, dim=sites)
+    return stacked if "site" in dimensions else stacked.sum(dim=sites)
+
+
 def attributed(logits: Tensor, classes: Tensor, link: Link) -> Tensor:
     """The number that is attributed, of predictions ``[..., C]`` with these leading classes; at least float32."""
-    first = logits.gather(-1, classes[..., :2].expand(*logits.shape[:-1], -1))
-    first = first if first.dtype == torch.float64 else first.float()
+    first = at_least_float32(logits.gather(-1, classes[..., :2].expand(*logits.shape[:-1], -1)))
     return first[..., 0] - first[..., 1] if link == "softmax" else first[..., 0]
 
 
 def moments_of_draws(posterior: Posterior, classes: Tensor) -> Moments:
     """Sample moments of draws, for given leading classes ``[B, ..., K]``."""
-    logits = posterior.logits.float() if posterior.logits.dtype != torch.float64 else posterior.logits
+    logits = at_least_float32(posterior.logits)
     leading = logits.gather(-1, classes.expand(len(logits), *classes.shape))
     if posterior.link == "softmax":
         leading = leading - leading.mean(dim=-1, keepdim=True)
@@ -308,7 +348,7 @@ def centred(differences: Tensor) -> Tensor:
 
 def _softmax_summary(moments: Moments) -> _Summary:
     """Averages over the leading classes and the rest of them as one."""
-    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
+    logits = at_least_float32(moments.logits)
     logits = logits.masked_fill(logits.isnan(), -torch.inf)  # positions that a shorter batch does not have
     leading = logits.gather(-1, moments.classes)
     leading = torch.maximum(leading, leading.amax(dim=-1, keepdim=True) - IMPOSSIBLE)
@@ -333,7 +373,7 @@ def _softmax_summary(moments: Moments) -> _Summary:
 
 def _sigmoid_summary(moments: Moments) -> _Summary:
     """Averages of each label by itself."""
-    logits = moments.logits.float() if moments.logits.dtype != torch.float64 else moments.logits
+    logits = at_least_float32(moments.logits)
     points, weights = _nodes(1, logits)
     variances = moments.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).to(logits)
     deviations = torch.zeros_like(logits).scatter(-1, moments.classes, variances.sqrt())

@@ -243,8 +243,7 @@ class Clipped:
         if not self._stacked or not gradients:
             self._norms = get_total_norm(gradients)
             return self._norms
-        matrices = [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in gradients]
-        norms = [torch.linalg.vector_norm(matrix, dim=1) for matrix in matrices]
+        norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in gradients]
         self._norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [P]
         return self._norms.square().mean().sqrt()
 

@@ -248,7 +248,7 @@ class StackedSet:
 
     @staticmethod
     def _rows(stacks: list[Tensor]) -> Tensor:
-        rows = [stack.flatten(1) if stack.dim() > 1 else stack.unsqueeze(1) for stack in stacks]
+        rows = [stack.reshape(len(stack), -1) for stack in stacks]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
 

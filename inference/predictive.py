@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,9 @@ from probattn.inference.guide import (
     is_other_latent,
     predictions,
     refuse_latent,
+    refuse_second_call,
     refuse_unstarted,
+    site_posterior,
 )
 from probattn.inference.posterior import Link, Posterior, link_of
 from probattn.inference.session import evaluating
@@ -40,9 +43,8 @@ from probattn.sites.answers import AnsweringPosterior
 from probattn.sites.calling import described
 from probattn.sites.method import as_program
 from probattn.sites.noise import Scratch, SeededNoise, seed_integers
-from probattn.sites.particle_layers import apart, particle_count, runs_apart
+from probattn.sites.particle_layers import apart, particle_count, repeated_rows, runs_apart
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.site import INFER_KEY
 from probattn.sites.traced import GraphPass
 from probattn.sites.trunk import RowsMovedError, Trunk
 from probattn.sites.upward import LinkedPaths, SharedUpward
@@ -55,26 +57,39 @@ CPU_ROWS_PER_PASS = 16
 """On a CPU more rows save nothing, and maps that outgrow what the C library keeps are paged in again at every call."""
 
 
-class PosteriorExpectation(Messenger):
-    """Pyro handler that gives every attention site its posterior expectation E[S] instead of a draw."""
+class Answering(Messenger):
+    """Pyro handler that gives attention sites a value instead of a draw; ``owner`` refuses other latent variables."""
 
-    takes_expectations: ClassVar[bool] = True
-    """Tells converted networks that they may compute E[S] directly, without a ``pyro.sample`` statement."""
+    owner: ClassVar[str]
 
     def __init__(self) -> None:
         super().__init__()
         self._paths = LinkedPaths()
 
     def _pyro_sample(self, msg: Message) -> None:
-        infer: Mapping[str, Any] = msg["infer"] or {}
-        posterior = infer.get(INFER_KEY)
-        if isinstance(posterior, SitePosterior) and msg["value"] is None:
-            if posterior.method.learns_scale:  # E[S] depends on the path
-                self._paths.add(str(msg["name"]), posterior.call)
-            msg["value"] = exp_carrying_log(posterior.distribution.log_mean)
-        else:
+        posterior = site_posterior(msg)
+        if posterior is None or msg["value"] is not None:
             predict_label(msg)
-            refuse_latent("posterior_expectation", msg)
+            refuse_latent(self.owner, msg)
+        else:
+            msg["value"] = self._value(str(msg["name"]), posterior)
+
+    @abstractmethod
+    def _value(self, name: str, posterior: SitePosterior) -> Tensor:
+        """The value of a site."""
+
+
+class PosteriorExpectation(Answering):
+    """Pyro handler that gives every attention site its posterior expectation E[S] instead of a draw."""
+
+    owner: ClassVar[str] = "posterior_expectation"
+    takes_expectations: ClassVar[bool] = True
+    """Tells converted networks that they may compute E[S] directly, without a ``pyro.sample`` statement."""
+
+    def _value(self, name: str, posterior: SitePosterior) -> Tensor:
+        if posterior.method.learns_scale:  # E[S] depends on the path
+            self._paths.add(name, posterior.call)
+        return exp_carrying_log(posterior.distribution.log_mean)
 
 
 def predict_label(msg: Message) -> None:
@@ -219,13 +234,7 @@ def posterior_predict(
     preferred: int | None = getattr(network, "draws_per_pass", None)
     link = link_of("posterior_predict", network)
     noise = getattr(network, "noise", None) if link == "identity" else None
-    words = seed_words(seed)
-    if isinstance(batch, Mapping | Tensor):
-        check_batch("posterior_predict", batch)
-        drawn = [predict(cast(Mapping[str, Tensor], batch), words)]
-    else:
-        batches = enumerate(batches_of("posterior_predict", batch))
-        drawn = [predict(data, (*words, number)) for number, data in batches]
+    drawn = [predict(*seeded) for seeded in seeded_batches("posterior_predict", batch, seed)]
     return Posterior(*_together(drawn, link), link, noise)
 
 
@@ -233,15 +242,22 @@ _Drawn = tuple[Tensor, dict[str, Tensor] | None, dict[str, Tensor] | None, dict[
 """Logits and attention of some rows: draws, means and standard deviations by site."""
 
 
-def batches_of(owner: str, data: Any) -> Iterator[Mapping[str, Tensor]]:
-    """A loader's batches, or those of a data set's rows."""
+def seeded_batches(
+    owner: str, data: Any, seed: int | Sequence[int]
+) -> Iterator[tuple[Mapping[str, Tensor], tuple[int, ...]]]:
+    """A batch with its seed; or a loader's batches, or those of a data set's rows, whose numbers end their seeds."""
+    words = seed_words(seed)
+    if isinstance(data, Mapping | Tensor):
+        check_batch(owner, data)
+        yield cast(Mapping[str, Tensor], data), words
+        return
     if not isinstance(data, DataLoader):
         # A loader takes a number from its generator, without one from torch's, which stay where they are.
         rows, generator = as_rows(data, owner), torch.Generator()
         data = DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=generator)
-    for batch in data:
+    for number, batch in enumerate(data):
         check_batch(owner, batch)
-        yield batch
+        yield batch, (*words, number)
 
 
 def moved_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -380,10 +396,7 @@ class _Folding:
                 chunk = seeds[start : start + self.chunk]
                 mirrored = [self.antithetic and bool(draw % 2) for draw in range(start, start + len(chunk))]
                 guide.begin(chunk, device_of(self.inputs), mirrored)
-                folded = {
-                    name: value.repeat(len(chunk), *[1] * (value.dim() - 1)) if name in self.keys else value
-                    for name, value in self.inputs.items()
-                }
+                folded = repeated_rows(self.inputs, self.keys, len(chunk))
                 before = self.collector.copy()
                 try:
                     with guide, trunk.folded(len(chunk)):
@@ -507,17 +520,12 @@ class _PredictionGuide(AttentionGuide):
             msg["value"] = posterior.predict(self.noise, self._shared)
 
     def _pyro_post_sample(self, msg: Message) -> None:
-        infer: Mapping[str, Any] = msg["infer"] or {}
-        posterior = infer.get(INFER_KEY)
-        if not isinstance(posterior, SitePosterior):
+        posterior = site_posterior(msg)
+        if posterior is None:
             super()._pyro_post_sample(msg)
             return
         name = str(msg["name"])
-        if name in self._met:
-            raise RuntimeError(
-                f"posterior_predict: two attention calls of one pass are named {name!r}; give each a name of its own "
-                "(probattn.link(network) does)"
-            )
+        refuse_second_call("posterior_predict", name, self._met)
         self._met.add(name)
         self.collector.add(name, posterior, cast(Tensor, msg["value"]), self.noise.draws)
         if self.sources is not None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from pyro.distributions import Unit
 from pyro.distributions.score_parts import ScoreParts
 from pyro.infer import ELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO
 from pyro.infer.traceenum_elbo import _compute_dice_elbo
@@ -20,6 +19,7 @@ from probattn.inference.elbo import (
     AttentionELBOModule,
     ELBOTerms,
     data_size,
+    observed_sites,
     require_data,
     site_divergence,
 )
@@ -52,7 +52,7 @@ class ProgramELBOModule(AttentionELBOModule):
             require_data(model_trace)
             loss = differentiable_loss(self.elbo, model_trace, guide_trace)
             # Where there are no such sites, they are numbers of the CPU.
-            groups = _observed(model_trace)
+            groups = (observed_sites(model_trace, factors=kind).values() for kind in (False, True))
             likelihood, factors = (_expectation(guide_trace, sites).to(loss.device) for sites in groups)
             kl = loss.detach() + likelihood + factors
             size = data_size(model_trace)
@@ -74,14 +74,8 @@ def differentiable_loss(elbo: ELBO, model_trace: Trace, guide_trace: Trace) -> T
     return surrogate - surrogate.detach() + value.detach()
 
 
-def _observed(trace: Trace) -> list[list[dict[str, Any]]]:
-    """Observed sites without factors, and factors."""
-    sites = [site for site in trace.nodes.values() if site["type"] == "sample" and site["is_observed"]]
-    return [[site for site in sites if isinstance(site["fn"], Unit) == factors] for factors in (False, True)]
-
-
 @torch.no_grad()
-def _expectation(guide_trace: Trace, sites: list[dict[str, Any]]) -> Tensor:
+def _expectation(guide_trace: Trace, sites: Collection[dict[str, Any]]) -> Tensor:
     """Sum of log densities, undivided: the expectation where the guide enumerates, otherwise that of the draw."""
     if not any("packed" in site for site in sites):
         return torch.as_tensor(sum((site["log_prob_sum"] for site in sites), 0.0)).detach()

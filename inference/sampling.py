@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from probattn.checks import check_integer
 from probattn.inference.configuration import attention_sites, network_name
+from probattn.inference.guide import site_posterior
 from probattn.inference.predictive import rows_per_pass
 from probattn.inference.session import evaluating
 from probattn.sites.noise import PlacedNoise, hashed
 from probattn.sites.posterior import SitePosterior
-from probattn.sites.site import INFER_KEY
 from probattn.sites.upward import SharedUpward
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -145,8 +145,8 @@ class _Sampler(Messenger):
                 stack.callback(vars(module).pop, "generate")
 
     def _pyro_sample(self, msg: Message) -> None:
-        posterior = (msg["infer"] or {}).get(INFER_KEY)
-        if isinstance(posterior, SitePosterior) and msg["value"] is None:
+        posterior = site_posterior(msg)
+        if posterior is not None and msg["value"] is None:
             noise = self._noise(str(msg["name"]), posterior)
             if torch.is_grad_enabled():
                 msg["value"] = posterior.draw(noise, with_kl=False)

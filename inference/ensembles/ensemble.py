@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from probattn.checks import check_integer, check_number
 from probattn.files.durable import replace_atomically
+from probattn.host import at_least_float32
 from probattn.inference.checkpoint import plain_values
 from probattn.inference.ensembles.stacks import (
     OWNER,
@@ -228,5 +229,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 def log_mean_probabilities(logits: Tensor) -> Tensor:
     """Logarithm of the mean of probabilities over the first dimension of logits ``[P, ..., C]``, at least float32."""
-    wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    return torch.logsumexp(torch.log_softmax(wide, dim=-1), dim=0) - math.log(len(wide))
+    log_p = torch.log_softmax(at_least_float32(logits), dim=-1)
+    return torch.logsumexp(log_p, dim=0) - math.log(len(logits))

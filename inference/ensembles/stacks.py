@@ -17,6 +17,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _NormBase
 
 from probattn.checks import check_choice, check_integer
+from probattn.host import at_least_float32
 from probattn.inference.session import evaluating, preserved_random_state
 from probattn.sites.alignment import AlignmentFactor
 from probattn.sites.particle_layers import particle_count
@@ -170,7 +171,7 @@ def selected_buffers(model: nn.Module, choice: Choice | None) -> dict[str, Tenso
 def perturbed(parameter: Tensor, count: int, spread: float, generator: torch.Generator) -> Tensor:
     """Rows around one parameter ``[P, ...]``."""
     value = parameter.detach()
-    wide = value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    wide = at_least_float32(value)
     size = wide.square().mean().sqrt()
     noise = torch.randn((count, *value.shape), generator=generator, dtype=wide.dtype).to(value.device)
     return (wide + spread * torch.where(size > 0, size, 1.0) * noise).to(value.dtype)

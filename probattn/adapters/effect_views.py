@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from probattn.checks import optional
 from probattn.inference import Explanation, attention_effects
-from probattn.inference.effect_passes import Method
+from probattn.inference.effects import Method
 
 if TYPE_CHECKING:
     import shap

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Self
 
 import torch
@@ -128,12 +129,8 @@ class LogSpaceDistribution(Distribution):
 def as_parameters(*values: Tensor | float) -> tuple[Tensor, ...]:
     """Unexpanded tensors of one promoted floating dtype; numbers take dtype and device of the tensors."""
     tensors = [value for value in values if isinstance(value, Tensor)]
-    dtype, device = torch.get_default_dtype(), None
-    if tensors:
-        device = tensors[0].device
-        dtype = tensors[0].dtype
-        for tensor in tensors[1:]:
-            dtype = torch.promote_types(dtype, tensor.dtype)
+    device = tensors[0].device if tensors else None
+    dtype = reduce(torch.promote_types, [tensor.dtype for tensor in tensors] or [torch.get_default_dtype()])
     if not dtype.is_floating_point:
         raise TypeError(f"expected floating-point parameters, got {dtype}: convert them, e.g. with .float()")
     return tuple(

@@ -15,14 +15,6 @@ DiscriminatorKind = Literal["highway", "mlp", "release"]
 LEAK = 0.01  # slope of the leaky ReLU below 0; the paper gives none
 
 
-def _sizes(owner: str, head_dim: int, **widths: int | None) -> list[int]:
-    """The widths, ``head_dim`` where none is given."""
-    for name, size in {"head_dim": head_dim, **widths}.items():
-        if size is not None:
-            check_integer(owner, name, size, minimum=1)
-    return [head_dim if width is None else width for width in widths.values()]
-
-
 def _checked(owner: str, x: Tensor, size: int) -> Tensor:
     if x.shape[-1] != size:
         raise ValueError(f"{owner}: expected vectors of size {size}, got {x.shape[-1]}")
@@ -96,7 +88,10 @@ class _TwoLayers(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        width, size = _sizes(type(self).__name__, head_dim, hidden=hidden, output=output)
+        for name, number in (("head_dim", head_dim), ("hidden", hidden), ("output", output)):
+            if number is not None:
+                check_integer(type(self).__name__, name, number, minimum=1)
+        width, size = (head_dim if number is None else number for number in (hidden, output))
         if self._highway is not None:
             plain = self._highway is nn.Identity
             self.highway = self._highway() if plain else self._highway(head_dim, generator=generator)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from probattn.host import at_least_float32
+
 
 @dataclass(frozen=True, eq=False)
 class TokenSets:
@@ -111,9 +113,8 @@ def _shaped_mask(name: str, mask: Tensor, tokens: Tensor) -> Tensor:
 
 def _zeroed(tokens: Tensor, mask: Tensor | None) -> Tensor:
     """At least float32; zeros where masked, so that no value there can reach a value or a gradient."""
-    if tokens.dtype in (torch.float16, torch.bfloat16):
-        tokens = tokens.float()
-    return tokens if mask is None else tokens.masked_fill(~mask.unsqueeze(-1), 0.0)
+    wide = at_least_float32(tokens)
+    return wide if mask is None else wide.masked_fill(~mask.unsqueeze(-1), 0.0)
 
 
 def _weight(tokens: Tensor, mask: Tensor | None) -> Tensor:

@@ -137,7 +137,7 @@ def _noise(
     """Noise of variance 2 / (b epsilon), like the particles in shape."""
     check_number(owner, "inverse_temperature", inverse_temperature, positive=True)
     check_number(owner, "step_size", step_size, positive=True)
-    dtype = torch.float32 if particles.dtype in (torch.float16, torch.bfloat16) else particles.dtype
+    dtype = torch.promote_types(particles.dtype, torch.float32)
     noise = torch.randn(particles.shape, dtype=dtype, device=particles.device, generator=generator)
     return noise * math.sqrt(2 / (inverse_temperature * step_size))
 

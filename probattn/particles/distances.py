@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from probattn.host import on_cpu
+from probattn.host import at_least_float32, on_cpu
 
 
 def checked_particles(owner: str, particles: Tensor, *, sets: bool = False) -> Tensor:
@@ -18,8 +18,7 @@ def checked_particles(owner: str, particles: Tensor, *, sets: bool = False) -> T
         )
     if not particles.is_floating_point():
         raise TypeError(f"{owner}: expected floating-point particles, got {particles.dtype}")
-    particles = particles.detach()
-    return particles.float() if particles.dtype in (torch.float16, torch.bfloat16) else particles
+    return at_least_float32(particles.detach())
 
 
 def checked_pair(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from probattn.checks import check_integer, check_number
+from probattn.checks import check_choice, check_integer, check_number
 
 Part = Literal["query", "key", "value"]
 Order = Literal["blocks", "heads"]
@@ -36,11 +36,7 @@ class FusedProjection:
 
     def __post_init__(self) -> None:
         for name, choices in (("part", Part), ("order", Order)):
-            if getattr(self, name) not in get_args(choices):
-                listed = ", ".join(repr(choice) for choice in get_args(choices))
-                raise ValueError(
-                    f"FusedProjection.{name}: expected one of {listed}, got {getattr(self, name)!r}"
-                )
+            check_choice("FusedProjection", name, getattr(self, name), choices)
         if self.key_heads is not None:
             check_integer("FusedProjection", "key_heads", self.key_heads, minimum=1)
 
@@ -109,11 +105,7 @@ class HeadSlices:
 
     def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Pairs of a view of the gradient and the entries of ``directions`` for it; errors as in :meth:`write`."""
-        blocks = self._blocks(self._gradient())
-        expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
-        if list(directions.shape) != expected:
-            raise ValueError(f"{self.name}: expected directions {expected}, got {list(directions.shape)}")
-        return [(blocks, directions.view(blocks.shape))]
+        return [self._paired(self._gradient(), "directions", directions)]
 
     @torch.no_grad()
     def assign(self, particles: Tensor) -> None:
@@ -125,11 +117,16 @@ class HeadSlices:
         Raises:
             ValueError: ``particles`` has another shape.
         """
-        blocks = self._blocks(self.parameter)
+        blocks, values = self._paired(self.parameter, "particles", particles)
+        blocks.copy_(values)
+
+    def _paired(self, tensor: Tensor, name: str, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The heads of ``tensor``, and rows ``[H, D * E]`` in their shape; ``ValueError`` for rows of another."""
+        blocks = self._blocks(tensor)
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
-        if list(particles.shape) != expected:
-            raise ValueError(f"{self.name}: expected particles {expected}, got {list(particles.shape)}")
-        blocks.copy_(particles.view(blocks.shape))
+        if list(rows.shape) != expected:
+            raise ValueError(f"{self.name}: expected {name} {expected}, got {list(rows.shape)}")
+        return blocks, rows.view(blocks.shape)
 
     def _blocks(self, tensor: Tensor) -> Tensor:
         """The heads ``[groups, H / groups, D, E]``, a view in every layout, detached."""
@@ -236,13 +233,15 @@ def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter
             raise ValueError(f"{name}: {type(module).__name__} has no such projection; {_choices(module)}")
         target = getattr(target, attribute)
     transposed = False
-    if isinstance(target, nn.Module):
-        transposed = not isinstance(target, nn.Linear) and _is_conv1d(target)
-        if not isinstance(target, nn.Linear) and not transposed:
+    if isinstance(target, nn.Module) and not isinstance(target, nn.Linear):
+        from transformers.pytorch_utils import Conv1D  # slow to import, and few modules come here
+
+        transposed = isinstance(target, Conv1D)
+        if not transposed:
             raise TypeError(
                 f"{name}: expected a Linear, a Conv1D or a weight, got {type(target).__name__}; {_choices(module)}"
             )
-        target = target.weight
+    target = target.weight if isinstance(target, nn.Module) else target
     if not isinstance(target, nn.Parameter):
         raise TypeError(f"{name}: expected its weight to be a parameter, got {type(target).__name__}")
     if target.dim() != 2 or not target.is_floating_point():
@@ -250,12 +249,6 @@ def _weight(module: nn.Module, projection: str, name: str) -> tuple[nn.Parameter
             f"{name}: expected a floating-point weight [out, in], got {target.dtype} {list(target.shape)}"
         )
     return target, transposed
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    from transformers.pytorch_utils import Conv1D  # slow to import, and few modules come here
-
-    return isinstance(module, Conv1D)
 
 
 def _choices(module: nn.Module) -> str:

@@ -130,31 +130,26 @@ DENSE = 128  # most dimensions for a rotation by a matrix; more of them are rota
 class Rotation(NamedTuple):
     """An orthogonal map of N dimensions: a matrix ``[N, N]``, or signs ``[N]`` before Hartley's transform."""
 
-    matrix: Tensor | None
-    signs: Tensor | None
+    values: Tensor
 
     def forward(self, rows: Tensor) -> Tensor:
         """Coordinates ``[M, N]`` of rows ``[M, N]`` along the axes."""
-        if self.matrix is not None:
-            return rows @ self.matrix
-        assert self.signs is not None
-        return _hartley(rows * self.signs)
+        return rows @ self.values if self.values.dim() == 2 else _hartley(rows * self.values)
 
     def backward(self, coordinates: Tensor) -> Tensor:
         """Rows ``[M, N]`` that have these coordinates."""
-        if self.matrix is not None:
-            return coordinates @ self.matrix.T
-        assert self.signs is not None
-        return _hartley(coordinates) * self.signs
+        if self.values.dim() == 2:
+            return coordinates @ self.values.T
+        return _hartley(coordinates) * self.values
 
 
 def draw_rotation(size: int, like: Tensor, generator: torch.Generator | None) -> Rotation:
     """A random rotation: of Haar's distribution up to signs, or for many dimensions signs and Hartley's transform."""
     if size <= DENSE:
         normal = torch.randn(size, size, dtype=like.dtype, device=like.device, generator=generator)
-        return Rotation(torch.linalg.qr(normal)[0], None)
+        return Rotation(torch.linalg.qr(normal)[0])
     bits = torch.randint(0, 2, (size,), device=like.device, generator=generator)
-    return Rotation(None, (2 * bits - 1).to(like.dtype))
+    return Rotation((2 * bits - 1).to(like.dtype))
 
 
 class SlicedRBF(ParticleKernel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
@@ -252,6 +252,11 @@ def apart(rows: int | None, count: int = 1, *, scale: int = 1) -> Iterator[None]
         _PASS.reset(token)
 
 
+def repeated_rows(batch: Mapping[str, Any], keys: Collection[str], count: int) -> dict[str, Any]:
+    """The batch with the rows of its inputs ``keys`` ``count`` times, one whole batch after another."""
+    return {n: v.repeat(count, *[1] * (v.dim() - 1)) if n in keys else v for n, v in batch.items()}
+
+
 @contextmanager
 def by_particle(
     model: Any, batch: Mapping[str, Any], *, scale: bool = False, share: bool = True
@@ -267,10 +272,7 @@ def by_particle(
         return
     rows = batch_rows(batch)
     keys = {name for name, value in batch.items() if _has_rows(value, rows)}
-    repeated = {
-        name: value.repeat(count, *[1] * (value.dim() - 1)) if name in keys else value
-        for name, value in batch.items()
-    }
+    repeated = repeated_rows(batch, keys, count)
     trunk = Trunk(model, dict(batch), keys, rows, share_random=True)
     with ExitStack() as stack:
         if share:

@@ -14,7 +14,7 @@ from effects_methods import METHODS, Question, Subject, Text, scores_of
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from probattn.inference.effect_passes import SCREENED
+from probattn.inference.effects import SCREENED
 
 SHARE = 0.2
 """Share of the words that comprehensiveness and sufficiency take (DeYoung et al. 2020)."""

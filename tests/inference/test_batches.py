@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, StackDataset
 
-from probattn.inference.batches import DataOrder, TensorRows, as_rows, load_batches, row_lengths
+from probattn.inference.batches import DataOrder, as_rows, load_batches, row_lengths
 
 
 @st.composite
@@ -112,7 +112,7 @@ def test_data_that_cannot_be_read_by_row_is_refused() -> None:
             return iter(())
 
     with pytest.raises(TypeError, match=r"train_data.*DataLoader.*batch_size and collate"):
-        as_rows(DataLoader(TensorRows({"x": torch.zeros(2)})), "train_data")
+        as_rows(DataLoader(StackDataset(x=torch.zeros(2))), "train_data")
     for data in (Stream(), iter([1]), 3):
         with pytest.raises(
             TypeError, match=r"train_data: expected a mapping of tensors or a data set with len\(\)"
@@ -135,7 +135,7 @@ def test_empty_and_uneven_data_are_refused() -> None:
 def test_loading_leaves_torchs_generator_alone(workers: int) -> None:
     before = torch.get_rng_state()
     loader = load_batches(
-        TensorRows({"x": torch.arange(5)}), [[4, 0], [2]], collate=None, num_workers=workers, seed=(0, 1)
+        StackDataset(x=torch.arange(5)), [[4, 0], [2]], collate=None, num_workers=workers, seed=(0, 1)
     )
     assert [batch["x"].tolist() for batch in loader] == [[4, 0], [2]]
     assert torch.equal(torch.get_rng_state(), before)
@@ -193,8 +193,8 @@ def test_lengths_are_no_part_of_a_configuration() -> None:
 def test_lengths_of_rows_are_their_own_or_those_of_their_tokens() -> None:
     assert row_lengths([{"input_ids": [5, 6, 7]}, {"input_ids": torch.tensor([5])}]) == [3, 1]
     assert row_lengths([{"input_ids": [[5], [6, 7]]}, {"input_ids": [[5], [6]]}]) == [2, 1]
-    padded = TensorRows(
-        {"input_ids": torch.ones(2, 4), "attention_mask": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])}
+    padded = StackDataset(
+        input_ids=torch.ones(2, 4), attention_mask=torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
     )
     assert row_lengths(padded) == [3, 1]
     for rows in ([1, 2], [{"pixel_values": [0.0]}]):

@@ -32,8 +32,7 @@ from probattn.inference import (
     posterior_predict,
     share_by,
 )
-from probattn.inference.effect_passes import BatchEffects, Request
-from probattn.inference.effects import effects_on_targets
+from probattn.inference.effects import BatchEffects, Request, effects_on_targets
 from probattn.models import convert, program_for
 from probattn.models.hosts.convert import conversion
 

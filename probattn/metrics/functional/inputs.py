@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from probattn.host import at_least_float32
+
 InputKind = Literal["probabilities", "logits"]
 """Kind of a prediction; it must be declared, because it is not inferred from the values."""
 
@@ -196,8 +198,3 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
 def widened(values: Tensor) -> Tensor:
     """The values in the type of sums over many examples."""
     return values.to(accumulation_dtype(values.device))
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """The values in float32 if they are of lower precision, else unchanged."""
-    return values if values.dtype == torch.float64 else values.float()
