@@ -255,9 +255,12 @@ def seeded_batches(
         # A loader takes a number from its generator, without one from torch's, which stay where they are.
         rows, generator = as_rows(data, owner), torch.Generator()
         data = DataLoader(rows, BATCH_ROWS, collate_fn=collate_rows, generator=generator)
+    number = -1
     for number, batch in enumerate(data):
         check_batch(owner, batch)
         yield batch, (*words, number)
+    if number < 0:
+        raise ValueError(f"{owner}: expected at least one batch, got none")
 
 
 def moved_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -277,8 +280,6 @@ def prepared_batch(network: object, batch: Mapping[str, Tensor]) -> Mapping[str,
 
 def _together(drawn: Sequence[_Drawn], link: Link) -> _Drawn:
     """The rows of all batches; shorter ones are filled up, predictions with NaN and maps with 0."""
-    if not drawn:
-        raise ValueError("posterior_predict: expected at least one batch, got none")
     if link == "softmax" and drawn[0][0].shape[-1] == 1:
         raise ValueError(
             "posterior_predict: expected predictions of two classes or more, got one, always certain; set the "

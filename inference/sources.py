@@ -59,6 +59,11 @@ class Source(ABC):
                 "SVIDriver.fit: expected steps for a stream that does not say its length, got epochs; give steps=..., "
                 "or the stream a method __len__ with the number of its rows"
             )
+        if epochs and not self.steps_per_epoch:
+            raise ValueError(
+                f"SVIDriver.fit: expected rows for an update, got {len(self.data)} with drop_last; "
+                "lower batch_size or accumulation, or keep the last step"
+            )
         return (epochs or 0) * self.steps_per_epoch
 
     def epoch(self, step: int) -> float:

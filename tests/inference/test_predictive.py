@@ -9,12 +9,14 @@ from pyro import poutine
 from pyro.infer import Trace_ELBO
 from pyro.poutine.messenger import Messenger
 from torch import nn
+from torch.utils.data import DataLoader
 from transformers import BertConfig, BertForSequenceClassification
 
 import probattn
 from probattn import BayesianAttention
 from probattn.inference import (
     AttentionGuide,
+    attention_effects,
     posterior_expectation,
     posterior_moments,
     posterior_predict,
@@ -56,6 +58,15 @@ def test_a_batch_without_rows_is_refused(predict):
         ValueError, match=f"{predict.__name__}: expected at least one row, got an empty batch"
     ):
         predict(net, {"input_ids": torch.zeros(0, 4, dtype=torch.int64)})
+
+
+@pytest.mark.parametrize("predict", [attention_effects, posterior_predict, posterior_moments])
+def test_a_loader_without_batches_is_refused(predict):
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    net = convert(BertForSequenceClassification(config), BayesianAttention())
+    loader = DataLoader([{"input_ids": torch.ones(4, dtype=torch.int64)}], batch_size=2, drop_last=True)
+    with pytest.raises(ValueError, match=f"{predict.__name__}: expected at least one batch, got none"):
+        predict(net, loader)
 
 
 def test_two_calls_of_one_name_are_refused():

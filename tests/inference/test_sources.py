@@ -74,6 +74,13 @@ def test_a_stream_gives_what_its_rows_give(tiny: ModuleType, tmp_path: Path, dro
     assert numbers(tmp_path / "stream") == numbers(tmp_path / "rows")
 
 
+@pytest.mark.parametrize("kind", [Sized, dict])
+def test_rows_for_less_than_an_update_are_refused(tiny: ModuleType, kind: Any) -> None:
+    data = kind(tiny.tiny_data(5))
+    with pytest.raises(ValueError, match=r"5 rows.*lower batch_size or accumulation"):
+        fit(tiny, data, drop_last=True, epochs=2)
+
+
 def test_an_endless_stream_is_read_for_so_many_steps(tiny: ModuleType, tmp_path: Path) -> None:
     data = tiny.tiny_data(12)
     fit(tiny, data, tmp_path / "rows", epochs=3)
