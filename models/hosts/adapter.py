@@ -27,7 +27,7 @@ from probattn.models.hosts.methods import AttendedCall, CallFactor
 from probattn.models.hosts.passes import StackPass
 from probattn.models.hosts.undriven import IMPLEMENTATION, attend_as_before, note_reached, refuse_stranger
 from probattn.sites import AlignmentFactor, AttentionMask, AttentionSite
-from probattn.sites.answers import Attending
+from probattn.sites.answers import Attending, can_flash
 from probattn.sites.handlers import reads_weights, refuse_training
 from probattn.sites.layout import PAIRS
 from probattn.sites.traced import GraphPass, attend_in_graph, can_trace, graph_layout, graph_pass
@@ -112,7 +112,9 @@ class HostedSite(nn.Module):
             return host.eager()
         index = next(number for number, call in enumerate(self.calls) if call.name not in within.calls)
         attending = _attending(host, graph_layout(valid, real, host.key), bias)
-        alone = not (within.shows_weights or self.state.needs_weights or _shown(host))
+        # Hooks are asked last: on a CPU a graph has no need to read them.
+        alone = within.draws is not None and can_flash(self.site.method, attending)
+        alone = alone and not (within.shows_weights or self.state.needs_weights or _shown(host))
         name = self.calls[index].name
         output, weights = attend_in_graph(self.site, name, attending, within, index, alone=alone)
         return output.transpose(1, 2).contiguous(), weights

@@ -20,7 +20,6 @@ from probattn.sites.answers import (
     AnsweringPosterior,
     Attending,
     can_draw_by_kernel,
-    can_flash,
     draw_by_kernel,
     flash,
     kernel_seeds,
@@ -161,13 +160,14 @@ def attend_in_graph(
     *,
     alone: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """:meth:`AttentionSite.forward` as a part of a graph, with ``alone`` :meth:`AttentionSite.attend_alone`.
+    """:meth:`AttentionSite.forward` as a part of a graph, with ``alone`` without a map, by kernels of a GPU.
 
     The layout is :class:`GraphMask` or that of all pairs.
     """
     query, key, value, layout = attending.query, attending.key, attending.value, attending.layout
     heads, method = query.shape[1], site.method
-    if alone and within.draws is not None and can_flash(method, attending):
+    if alone:
+        assert within.draws is not None
         with torch.autocast(query.device.type, enabled=False):
             seeds = _announced(
                 name, method, query, attending.shape, torch.float32, layout, within, within.draws
