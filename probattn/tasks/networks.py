@@ -121,6 +121,12 @@ def output_names(config: PreTrainedConfig) -> tuple[str, ...]:
     return tuple(names[index] for index in range(len(names)))
 
 
+def named_outputs(names: Sequence[str]) -> dict[str, Any]:
+    """Entries of a network's configuration that name its outputs."""
+    labels = dict(enumerate(names))
+    return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
+
+
 def model_key(net: nn.Module) -> ModelKey:
     """Key of a network in records: latent attention comes first, then alignment, repulsion, disagreement."""
     record = conversion(net)

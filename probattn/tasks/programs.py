@@ -63,6 +63,7 @@ class Data:
         collate: function that makes a batch of rows; None if the rows are batches already.
         fingerprint: digests of the data, which must be the same when a run is resumed.
         watched: examples whose attention is recorded during training; None for none.
+        codec: what the network reads and writes with, such as its tokenizer; None for none.
     """
 
     train: Any
@@ -70,6 +71,7 @@ class Data:
     collate: Callable[..., Any] | None
     fingerprint: Mapping[str, str]
     watched: Watched | None = None
+    codec: Any = None
 
 
 class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, AnyData, Program]):

@@ -34,7 +34,7 @@ from probattn.models.hosts.store import verify_network
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
 from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.networks import Network, quiet_loading
+from probattn.tasks.networks import Network, named_outputs, quiet_loading
 
 NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
     "self_attentive": (SelfAttentiveConfig, SelfAttentiveForSequenceClassification),
@@ -155,7 +155,7 @@ def load_classifier(
         return load_head(AutoModelForSequenceClassification, network, label_names, seed=seed)
     _check_own_labels(network, label_names)
     with seeded(seed), quiet_loading():
-        return build_network(network, words, **_named(label_names))
+        return build_network(network, words, **named_outputs(label_names))
 
 
 def load_head(
@@ -168,7 +168,7 @@ def load_head(
 ) -> PreTrainedModel:
     """A pretrained network with a head by transformers' ``auto`` class; ``RunError`` where it does not load or fit."""
     _check_own_labels(network, label_names or ())
-    labels = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
+    labels = {} if label_names is None else {"num_labels": len(label_names), **named_outputs(label_names)}
     with seeded(seed), quiet_loading():
         net, report = _load(
             auto,
@@ -205,11 +205,6 @@ def config_entries(network: PretrainedRecipe) -> dict[str, Any]:
             )
         entries |= {name: share for name in names if share is not None}
     return entries | network.config
-
-
-def _named(label_names: Sequence[str]) -> dict[str, Any]:
-    labels = dict(enumerate(label_names))
-    return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
 
 
 def _check_own_labels(network: PretrainedRecipe, label_names: Sequence[str]) -> None:

@@ -19,7 +19,6 @@ from probattn.data import BUILT_IN, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
 from probattn.inference.laplace import Features
-from probattn.inference.posterior import Posterior
 from probattn.models import AttentionCalls, Classifier
 from probattn.models.hosts.convert import conversion
 from probattn.report import (
@@ -39,7 +38,6 @@ from probattn.report import (
     mistakes_by_bin,
     most_uncertain,
 )
-from probattn.report.bootstrap import Columns
 from probattn.report.columns import class_columns
 from probattn.report.measures import capital
 from probattn.tasks.answering import Drawing
@@ -59,12 +57,12 @@ from probattn.tasks.classification.networks import (
 from probattn.tasks.classification.recipe import MINILM, DataRecipe, Recipe
 from probattn.tasks.errors import RunError, one_line
 from probattn.tasks.fine_tuning.classes import class_answers, class_evaluation, class_figures, class_record
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
+from probattn.tasks.fine_tuning.encoding import Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import ROLES, HeadTask
 from probattn.tasks.measured import predictions
-from probattn.tasks.programs import ProgramTask
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.progress import note
 from probattn.tasks.topics import TopicData
 from probattn.tasks.watching import Watched
@@ -266,7 +264,7 @@ class Classification(HeadTask):
         """Function that makes a padded batch of rows."""
         return PadCollate(codec)
 
-    def load_data(self) -> HeadData:
+    def load_data(self) -> Data:
         """Tokenizes all texts, so texts that a network refuses raise before training."""
         self._check_projection()
         data = super().load_data()
@@ -348,13 +346,8 @@ class Classification(HeadTask):
 
     # Predictions and their measures
 
-    def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of class predictions."""
-        return class_record(posterior, batch)
-
-    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The most probable class of each text."""
-        return class_answers(posterior, batch)
+    record = staticmethod(class_record)
+    answer = staticmethod(class_answers)
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
         """Predicts every data set with every network, saves the predictions in the run's folder, and measures them."""

@@ -41,7 +41,8 @@ from probattn.tasks.graph_text.results import (
 )
 from probattn.tasks.measured import joined, posteriors_of
 from probattn.tasks.networks import Network, check_finished, in_batches
-from probattn.tasks.scratch import CodecData, ScratchTask
+from probattn.tasks.programs import Data
+from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.view import ResultsView
 
 VOCABULARY = "vocabulary.json"
@@ -88,7 +89,7 @@ class GraphTextAnswering(Answering):
         return {"written": answer["written"]}
 
 
-class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, GraphTextProgram]):
+class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, Data, GraphTextProgram]):
     """Generation of texts by GraphWriter (Koncel-Kedziorski et al. 2019), at the posterior expectation of attention."""
 
     section = "graph_text"
@@ -106,7 +107,7 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         """Source of METEOR's synonyms; None to use none."""
         return find_wordnet()
 
-    def load_data(self) -> CodecData:
+    def load_data(self) -> Data:
         """Tokenizes all texts, and checks before training that the packages of the measures are installed."""
         try:
             bleu(["a"], ["a"])

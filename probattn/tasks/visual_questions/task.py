@@ -31,7 +31,9 @@ from probattn.models.program import seeded
 from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined, predictions
-from probattn.tasks.scratch import CodecData, ScratchTask
+from probattn.tasks.networks import named_outputs
+from probattn.tasks.programs import Data
+from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.page import sections
 from probattn.tasks.visual_questions.questions import Trained, VisualAnswering, by_kind, sample_of
@@ -49,7 +51,7 @@ Columns = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class VisualQuestionData(CodecData):
+class VisualQuestionData(Data):
     """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
 
     answers: tuple[str, ...] = ()
@@ -286,7 +288,6 @@ def new_network(
 ) -> McanForQuestionAnswering:
     """The recipe's network with random weights, a function of the seed, and word vectors ``[V, E]``."""
     network, data = recipe.network, recipe.visual_questions
-    names = dict(enumerate(answers))
     config = McanConfig(
         vocab_size=words,
         embedding_size=network.embedding_size if vectors is None else vectors.shape[1],
@@ -301,8 +302,7 @@ def new_network(
         image_size=data.image_size,
         glimpses=network.glimpses,
         latent_reduction=network.latent_reduction,
-        id2label=names,
-        label2id={name: number for number, name in names.items()},
+        **named_outputs(answers),
     )
     if config.grid_size is not None:  # the number of regions in a file is known when it is read
         config.max_position_embeddings = max(data.max_length, config.grid_size**2)
