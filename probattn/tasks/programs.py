@@ -154,7 +154,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         data = self.topic_data(networks)
         topics = {} if data is None else measure_topics(networks, data)
         measured = {name for score in evaluation.scores for name in score.values}
-        records: AnyResults = self.view.results_class(
+        return self.view.results_class(
             kind=self.section or "uncertainty",
             measures={
                 **self.measures,
@@ -175,7 +175,6 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **topics,
             **more,
         )
-        return records
 
     def _detection(self, name: str) -> MeasureText:
         """The text of a measure of detection, which names the uncertainty that detects."""

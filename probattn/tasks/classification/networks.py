@@ -224,8 +224,7 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
             return build_network(network)
         config = _load(AutoConfig, network)
         cls = network_class((config.architectures or [""])[0], config) or AutoModel
-        loaded: PreTrainedModel = _load(cls, network)
-        return loaded
+        return _load(cls, network)
 
 
 def load_tokenizer(network: PretrainedRecipe, auto: Any = AutoTokenizer) -> Any:

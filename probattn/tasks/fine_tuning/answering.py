@@ -24,8 +24,7 @@ class HeadAnswering(Answering):
     @property
     def columns_read(self) -> tuple[str, str | None]:
         """Those of the section of examples."""
-        columns: tuple[str, str | None] = self.task.section_of_examples.columns_read
-        return columns
+        return self.task.section_of_examples.columns_read
 
     @property
     def quotes(self) -> bool:

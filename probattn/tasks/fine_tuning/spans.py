@@ -203,8 +203,7 @@ class SpansSection(ExamplesSection):
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The context."""
-        text: str = example["context"]
-        return text
+        return example["context"]
 
     def read_file(self, path: Path) -> Rows:
         """Questions of a file in SQuAD's form."""
