@@ -123,6 +123,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             RunError: the attention methods cannot be applied to the network.
         """
 
+    def program_options(self) -> Mapping[str, Any]:
+        """Further options of a program that is trained."""
+        return {}
+
     @abstractmethod
     def network(self, folder: Path) -> Network[Program]:
         """Loads a trained network from the ``folder`` of its records.

@@ -75,10 +75,6 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
     def load_codec(self, folder: Path) -> Any:
         """What the network in a folder reads and writes with."""
 
-    def program_options(self) -> Mapping[str, Any]:
-        """Further options of a program that is trained."""
-        return {}
-
     def program(self, *, baseline: bool = False) -> Program:
         """The recipe's network as a Pyro program; see the base class."""
         data: Any = self.data

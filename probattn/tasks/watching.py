@@ -22,7 +22,7 @@ from probattn.models import RatedWords, rate_words
 from probattn.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
 from probattn.report.dynamics import Bleu
 from probattn.report.record import Count, Record
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error, one_line
 from probattn.tasks.sections.training import ProbeRecipe
 
 FOLDER = "probe"
@@ -67,10 +67,8 @@ class Watched:
     def check(self, model: nn.Module) -> None:
         """Raises ``RunError``, before anything is written, where the network has no probe."""
         one = DataLoader(Subset(self.rows, [0]), batch_size=1, collate_fn=self.collate)
-        try:
+        with as_run_error(TypeError, ValueError, where="probe"):
             self.rate(model, one)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"probe: {one_line(error)}") from error
 
     def rate(self, model: nn.Module, batches: DataLoader[Any] | None = None) -> RatedWords:
         """Ratings at this moment."""
@@ -123,10 +121,8 @@ def recorded_bleu(folder: Path) -> dict[int, float]:
 def read_ratings(folder: Path) -> dict[int, RatedWords]:
     """Ratings by step, in order; ``RunError`` for a damaged file, or files of different examples."""
     files = recorded_steps(folder)
-    try:
+    with as_run_error(ValueError):
         rated = {step: RatedWords.load(file) for step, file in files.items()}
-    except ValueError as error:
-        raise RunError(one_line(error)) from error
     for step, value in rated.items():
         if not value.is_of_the_examples_of(rated[max(rated)]):
             raise RunError(

@@ -33,7 +33,7 @@ from probattn.models.hosts.pretrained import StoredNetworkError, network_class, 
 from probattn.models.hosts.store import verify_network
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.networks import Network, named_outputs, quiet_loading
 
 NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
@@ -120,19 +120,15 @@ def new_config(network: NetworkRecipe, words: Words | None = None, **options: An
     unknown = entries.keys() - config_class().to_dict().keys()
     if unknown:
         raise RunError(f"network.config: {network.name!r} has no entry {min(unknown)!r}")
-    try:
+    with as_run_error(TypeError, ValueError, where="network.config"):
         return config_class(**entries, **options)
-    except (TypeError, ValueError) as error:
-        raise RunError(f"network.config: {one_line(error)}") from error
 
 
 def build_network(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedModel:
     """The network of :func:`new_config` with new weights, from torch's generator, and the vectors of its words."""
-    try:
-        config = new_config(network, words, **options)
+    config = new_config(network, words, **options)
+    with as_run_error(TypeError, ValueError, where="network.config"):
         net: PreTrainedModel = NEW_CLASSES[network.name][1](config)
-    except (TypeError, ValueError) as error:
-        raise RunError(f"network.config: {one_line(error)}") from error
     if words is not None and words.vectors is not None:
         with torch.no_grad():
             cast(nn.Embedding, net.get_input_embeddings()).weight.copy_(words.vectors.weight)

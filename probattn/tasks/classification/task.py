@@ -55,7 +55,7 @@ from probattn.tasks.classification.networks import (
     make_words,
 )
 from probattn.tasks.classification.recipe import MINILM, DataRecipe, Recipe
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.fine_tuning.classes import class_answers, class_evaluation, class_figures, class_record
 from probattn.tasks.fine_tuning.encoding import Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor
@@ -83,6 +83,7 @@ class Classification(HeadTask):
     auto = AutoModelForSequenceClassification
     inputs = ("text", "pair")
     measures = CLASS_MEASURES
+    decides = TextDeciding
     headings: ClassVar[Mapping[str, str]] = {
         "text": "text",
         "pair": "second text",
@@ -103,11 +104,6 @@ class Classification(HeadTask):
     def answering(self) -> TextAnswering:
         """Prediction of texts: classes with probabilities and their standard deviations over the posterior."""
         return TextAnswering(self)
-
-    @property
-    def deciding(self) -> TextDeciding:
-        """Decisions of :mod:`probattn.triage`, calibrated with the validation and the evaluated texts."""
-        return TextDeciding(self)
 
     # Data
 
@@ -307,10 +303,8 @@ class Classification(HeadTask):
     def prepare(self, net: PreTrainedModel) -> None:
         """Raises ``RunError`` if the network lacks the attention layers that ``report.map_layers`` names."""
         if not isinstance(self.recipe.report.map_layers, str):
-            try:
+            with as_run_error(ValueError, where="report.map_layers"):
                 calls_with_maps(net, self.recipe.report.map_layers)
-            except ValueError as error:
-                raise RunError(f"report.map_layers: {one_line(error)}") from error
 
     def program_options(self) -> Mapping[str, Any]:
         """Label smoothing and class weights."""
@@ -363,7 +357,7 @@ class Classification(HeadTask):
         }
         self.write_predictions(last.folder, answers)
         if last.key == "bayesian_mean" and "--limit" not in self.restricted:
-            drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
+            drawing, held_out = Drawing.of(self.recipe.prediction), TextDeciding(self).held_out()
             for key, answers_of_role in answers.items():  # where probattn.triage finds them
                 held_out[key].store(last.folder, key, drawing, answers_of_role)
         table = {

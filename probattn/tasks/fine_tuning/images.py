@@ -29,7 +29,7 @@ from probattn.inference.posterior import Posterior
 from probattn.models.program import seeded
 from probattn.options import Filled
 from probattn.tasks.classification.recipe import MINILM
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.fine_tuning.classes import (
     MEASURES,
     ClassesDeciding,
@@ -210,10 +210,8 @@ class Images(HeadTask):
 
     def _new_config(self) -> PreTrainedConfig:
         network = self.recipe.network
-        try:
+        with as_run_error(TypeError, ValueError, where="network.config"):
             return AutoConfig.for_model(network.new, **(named_outputs(self.label_names()) | network.config))
-        except (TypeError, ValueError) as error:
-            raise RunError(f"network.config: {one_line(error)}") from error
 
     def collate(self, codec: Any) -> Any:
         """Function that makes a batch of pixels; it reads the images of the batch."""

@@ -21,7 +21,7 @@ from probattn.models.program import IGNORED
 from probattn.options import Count, Filled
 from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.errors import RunError
+from probattn.tasks.errors import as_run_error
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
@@ -103,10 +103,8 @@ class Sequences(HeadTask):
 
     def load_data(self) -> Data:
         """Encodes all texts, and checks before training that the package for BLEU is installed."""
-        try:
+        with as_run_error(ImportError):
             bleu_counts(["a"], ["a"])
-        except ImportError as error:
-            raise RunError(str(error)) from error
         return super().load_data()
 
     def program_options(self) -> Mapping[str, Any]:

@@ -128,10 +128,6 @@ class HeadTask(ProgramTask[Any, Results, Data, HeadProgram]):
     def prepare(self, net: PreTrainedModel) -> None:
         """Stores properties of the data in the network, before it is converted."""
 
-    def program_options(self) -> Mapping[str, Any]:
-        """Further options of the program."""
-        return {}
-
     @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
         """Examples by split, read once."""

@@ -34,7 +34,7 @@ from probattn.models.translation.variational import MAX_PLATE_NESTING
 from probattn.report import Curve, ModelKey, RunDescription, Sheet
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import Answering, Drawing, Limits
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import as_run_error
 from probattn.tasks.measured import joined
 from probattn.tasks.networks import Network, in_batches, put_methods
 from probattn.tasks.programs import Data
@@ -268,11 +268,9 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, Data, Trans
             )
             for network in networks
         }
-        try:
+        with as_run_error(ImportError):
             counts = {key: bleu_counts(texts, test.targets) for key, texts in translations.items()}
             signature = bleu(translations[last.key], test.targets).signature
-        except ImportError as error:
-            raise RunError(one_line(error)) from error
         pairs = zip(test.sources, test.targets, strict=True)
         rows = ({"source": source, "reference": reference} for source, reference in pairs)
         self.keep_texts(last.folder, rows, translations)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer
 
 from probattn.data import (
     DataError,
@@ -32,7 +32,7 @@ from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined, predictions
 from probattn.tasks.networks import named_outputs
-from probattn.tasks.programs import Data
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.page import sections
@@ -72,6 +72,7 @@ class VisualQuestionTask(
     network_title = "MCAN"
     answering_class = VisualAnswering
     accuracy_title = "accuracy"
+    num_outputs = ProgramTask.num_outputs
 
     def notes(self) -> Iterable[str]:
         """Number of questions whose answers are all outside the vocabulary."""
@@ -132,10 +133,6 @@ class VisualQuestionTask(
                     f"{subset.source}: expected answers of the vocabulary ({', '.join(answers[:3])}, ...), got others "
                     f"alone, such as {subset.rows[0].answer!r}"
                 )
-
-    def num_outputs(self, net: PreTrainedModel) -> int:
-        """Number of answers in the vocabulary."""
-        return int(net.config.num_labels or 0)
 
     def untrained(self, codec: Any) -> McanForQuestionAnswering:
         """The recipe's network with random weights and word vectors, in training mode."""
