@@ -41,9 +41,13 @@ from probattn.report import (
 from probattn.report.columns import class_columns
 from probattn.report.measures import capital
 from probattn.tasks.answering import Drawing
-from probattn.tasks.classification.answering import TextAnswering
-from probattn.tasks.classification.answers import answers_from, dataset_of, examples_of
-from probattn.tasks.classification.deciding import TextDeciding
+from probattn.tasks.classification.answering import (
+    TextAnswering,
+    TextDeciding,
+    answers_from,
+    dataset_of,
+    examples_of,
+)
 from probattn.tasks.classification.explaining import explained
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (

@@ -20,7 +20,7 @@ from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import mean_of
 from probattn.tasks.answering import DIGITS
-from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
+from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask

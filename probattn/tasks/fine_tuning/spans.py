@@ -29,6 +29,7 @@ from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.classification.explaining import explained
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.answers import (
     Candidates,
     best_match,
@@ -39,7 +40,6 @@ from probattn.tasks.fine_tuning.answers import (
     visible,
     word_f1,
 )
-from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of

@@ -35,8 +35,7 @@ from probattn.report.columns import entropy_record
 from probattn.report.measures import within
 from probattn.tasks.answering import Deciding, write_predictions
 from probattn.tasks.classification.networks import load_head, load_tokenizer
-from probattn.tasks.fine_tuning.answering import HeadAnswering
-from probattn.tasks.fine_tuning.deciding import HeadDeciding
+from probattn.tasks.fine_tuning.answering import HeadAnswering, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, padded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples

@@ -24,7 +24,7 @@ from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
+from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
