@@ -20,6 +20,7 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.inference import StepObserver
 from probattn.models import RatedWords, rate_words
 from probattn.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
+from probattn.report.attention import rounded_rows
 from probattn.report.dynamics import Bleu
 from probattn.report.record import Count, Record
 from probattn.tasks.errors import RunError, as_run_error, one_line
@@ -192,11 +193,7 @@ def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
         attention, mask = (values[rows] for values in value.padded(value.attention))
         probe = value.padded(value.probe.exp())[0][rows]
         length = int(mask[0].sum())
-        records.append(
-            WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
-        )
+        shown = {"attention": attention, "probe": probe}
+        maps = {name: rounded_rows(item[:, :length].clamp(0, 1), 5) for name, item in shown.items()}
+        records.append(WatchedMaps(step=step, **maps))
     return WatchedExample(text=words.text, keys=words.keys, queries=words.queries, maps=tuple(records))
-
-
-def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(round(min(max(value, 0.0), 1.0), 5) for value in row) for row in values.tolist())
