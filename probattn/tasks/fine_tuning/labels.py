@@ -143,8 +143,7 @@ class Labels(HeadTask):
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """For each text, whether all labels are right."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        right = (program(inputs) > 0) == (batch["labels"] > THRESHOLD)
+        right = (program(batch) > 0) == (batch["labels"] > THRESHOLD)
         return {"accuracy": right.all(dim=1).float()}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:

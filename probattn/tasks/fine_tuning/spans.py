@@ -306,10 +306,8 @@ class Spans(HeadTask):
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """For each window, whether first and last token are right."""
-        names = ("start_positions", "end_positions")
-        inputs = {name: value for name, value in batch.items() if name not in names}
-        positions = torch.stack([batch[name] for name in names], dim=1)
-        return {"accuracy": (program(inputs).argmax(dim=-1) == positions).all(dim=1).float()}
+        positions = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)
+        return {"accuracy": (program(batch).argmax(dim=-1) == positions).all(dim=1).float()}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
         """Tokens of windows of question and context; those without the whole first answer are labelled "no answer"."""

@@ -157,8 +157,7 @@ class VisualQuestionTask(
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Accuracy of each question of a batch."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        predicted = program(inputs).argmax(dim=-1, keepdim=True)
+        predicted = program(batch).argmax(dim=-1, keepdim=True)
         return {"accuracy": batch["labels"].gather(1, predicted)[:, 0]}
 
     def load_codec(self, folder: Path) -> Any:
