@@ -102,8 +102,7 @@ class TextAnswering(HeadAnswering):
         limit: int | None = None
         for number, rows in enumerate(in_batches(examples, drawing.batch_size)):
             data = dataset_of(rows, ())
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DataWarning)  # one at the end counts all
+            with warnings.catch_warnings(action="ignore", category=DataWarning):  # one at the end counts all
                 tokens = task.tokenized(network.codec, data, network.net.config)
             size, truncated, limit = size + len(data), truncated + tokens.truncated, tokens.max_length
             longest = max(longest, tokens.longest)
