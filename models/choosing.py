@@ -147,6 +147,4 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
     return MultiLabelClassifier
 
 
-@as_program.register
-def _as_program(net: PreTrainedModel) -> Program:
-    return program_for(net)
+as_program.register(PreTrainedModel, program_for)

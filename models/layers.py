@@ -112,8 +112,7 @@ class OwnEncoderDecoder(OwnPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         """Vectors of tokens, of source and target."""
         model: Any = self.base_model
-        vectors: nn.Module = model.encoder.embed_tokens
-        return vectors
+        return model.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replaces the vectors of tokens."""
@@ -142,8 +141,7 @@ def embed(network: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) 
     """The vectors of tokens ``[B, S]``, or those themselves; ``ValueError`` for both or neither."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"{type(network).__name__}: expected input_ids or inputs_embeds, one of them")
-    vectors: Tensor = network.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-    return vectors
+    return network.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
 
 def check_mask(owner: str, name: str, mask: Tensor | None, shape: torch.Size) -> None:

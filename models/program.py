@@ -187,8 +187,7 @@ def divided_by(number: float | None) -> Block:
     """A block of a program whose log-densities are divided by a number; as they are for None or outside handlers."""
     if number is None or not is_handled():
         return nullcontext()
-    scaled: Block = poutine.scale(scale=1 / number)
-    return scaled
+    return poutine.scale(scale=1 / number)
 
 
 def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...], advice: str) -> Tensor:

@@ -290,8 +290,7 @@ class CopyingRuns(nn.Module):
 
     def predict(self, context: Tensor, queries: Tensor) -> Tensor:
         """Logits ``[R, M, V]`` of N for M contexts and decoder states (``queries``) of each run, ``[R, M, D]`` both."""
-        logits: Tensor = self.output(self._activation(self.hidden(torch.cat((context, queries), dim=-1))))
-        return logits
+        return self.output(self._activation(self.hidden(torch.cat((context, queries), dim=-1))))
 
     def predict_one(self, run: int, context: Tensor, queries: Tensor) -> Tensor:
         """Logits ``[..., V]`` of N of one run, for contexts and decoder states (``queries``), ``[..., D]`` both."""

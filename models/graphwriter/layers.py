@@ -76,8 +76,7 @@ class GraphWriterEncoder(nn.Module):
         return GraphWriterEncoderOutput(*read, attentions)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        embedded: Tensor = self.dropout(self.embed_tokens(tokens))
-        return embedded
+        return self.dropout(self.embed_tokens(tokens))
 
     def _entities(self, tokens: Tensor, real: Tensor) -> Tensor:
         """Vectors ``[B, K, d]`` of entities with words ``[B, K, W]``, computed once for each that there is."""

@@ -291,8 +291,7 @@ class GraphWriterModel(GraphWriterPreTrainedModel, auto=[AutoModel]):
                 f"the words and entities, got {int(tokens.max())}"
             )
         words = torch.where(copied >= 0, types.gather(1, copied.clamp_min(0)), tokens)
-        embedded: Tensor = self.encoder.dropout(self.encoder.embed_tokens(words))
-        return embedded
+        return self.encoder.dropout(self.encoder.embed_tokens(words))
 
 
 class GraphWriterForGeneration(GraphWriterPreTrainedModel, GenerationMixin, auto=[AutoModelForSeq2SeqLM]):

@@ -204,8 +204,7 @@ def _attend(host: HostCall, hosted: Any) -> Attended:
     if hosted is None:
         refuse_stranger(host.module)
         return host.eager()
-    attended: Attended = hosted.attend(host)
-    return attended
+    return hosted.attend(host)
 
 
 def own_attention(host: HostCall) -> Attended:

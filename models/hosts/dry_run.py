@@ -167,7 +167,7 @@ def tensors(answer: Any) -> list[Tensor]:
 
 
 @contextmanager
-def kept_generators(net: PreTrainedModel) -> Iterator[None]:
+def kept_generators(net: nn.Module) -> Iterator[None]:
     """The generators of Python, numpy, torch and the net's devices are afterwards where they were."""
     before = get_rng_state()
     devices = sorted({p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"})

@@ -53,8 +53,7 @@ def eager_attention(module: nn.Module) -> EagerAttention:
 def _reordered(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: object
 ) -> Attended:
-    result: Attended = module._upcast_and_reordered_attn(query, key, value, attention_mask)
-    return result
+    return module._upcast_and_reordered_attn(query, key, value, attention_mask)
 
 
 BRIDGES = {
@@ -83,8 +82,7 @@ def bridge(module: nn.Module) -> type[nn.Module] | None:
         return None
     file, _, name = target.rpartition(".")
     import_module(file)
-    cls: type[nn.Module] = getattr(sys.modules[file], name)
-    return cls
+    return getattr(sys.modules[file], name)
 
 
 def is_bridge(module: nn.Module) -> bool:

@@ -194,5 +194,4 @@ def host_of(net: Any) -> Any:
 
 def conversion(net: nn.Module) -> Conversion | None:
     """The record of a network's conversion, or of the network inside a wrapper of PEFT; None without one."""
-    record: Conversion | None = vars(host_of(net)).get(RECORD)
-    return record
+    return vars(host_of(net)).get(RECORD)

@@ -43,10 +43,7 @@ class BridgedMPNet(modeling_mpnet.MPNetSelfAttention):
     ) -> tuple[Tensor, ...]:
         """Attends through a site, or as the family does; output ``[B, T, H * D]`` and, if asked for, weights."""
         if getattr(self, ATTRIBUTE, None) is None:
-            attended: tuple[Tensor, ...] = super().forward(
-                hidden_states, attention_mask, position_bias, output_attentions, **options
-            )
-            return attended
+            return super().forward(hidden_states, attention_mask, position_bias, output_attentions, **options)
         size = self.attention_head_size
         query, key, value = (
             project(hidden_states).unflatten(-1, (-1, size)).transpose(1, 2)

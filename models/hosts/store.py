@@ -40,7 +40,6 @@ from probattn.models.hosts.pretrained import (
     register_system,
 )
 from probattn.models.hosts.saving import give_exits
-from probattn.sites import Method
 from probattn.sites.particle_layers import STACK, ParticleLayers
 
 LAYERS_PER_WEIGHT = 100
@@ -209,17 +208,13 @@ def _restore(net: PreTrainedModel, described: Description, source: Path) -> None
         methods, noise = described.built(), described.built_noise()
         if methods or (source / ADAPTERS).exists():
             layers, attention = described.layers or "all", described.attention or "all"
-            learning = stored_particles(net, source) if any(map(_has_particles, methods)) else nullcontext()
-            with learning:
+            particles = any(isinstance(method, ParticleLayers) for method in methods)
+            with stored_particles(net, source) if particles else nullcontext():
                 convert(net, *methods, layers=layers, attention=attention)
     if noise is not None:
         add_scale(net, *noise)
         if not methods:
             give_exits(net, None)
-
-
-def _has_particles(method: Method) -> bool:
-    return isinstance(method, ParticleLayers)
 
 
 @contextmanager
@@ -261,7 +256,7 @@ def _with_adapters(
     config = _config(source, described)
     cls = auto_class or _network_class(source, described.name, config)
     net, info = open_pretrained(cls, base, config=config, output_loading_info=True, **options)
-    later = any(map(_has_particles, described.built()))  # whose particles are adapters
+    later = any(isinstance(method, ParticleLayers) for method in described.built())  # particles are adapters
     if not later:
         _restore(net, described, source)
     check_patterns(adapters, net, source / ADAPTERS)

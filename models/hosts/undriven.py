@@ -401,7 +401,6 @@ def attend_as_before(host: HostCall) -> Attended | None:
         return None
     if name == "eager":
         return host.eager()
-    attended: Attended = AttentionInterface()[name](
+    return AttentionInterface()[name](
         host.module, host.query, host.key, host.value, host.mask, **host.options
     )
-    return attended

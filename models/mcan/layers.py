@@ -182,8 +182,7 @@ class AddNorm(nn.Module):
 
     def forward(self, states: Tensor, output: Tensor) -> Tensor:
         """``[B, T, d]``, of the layer's input and output."""
-        normalised: Tensor = self.norm(states + self.dropout(output))
-        return normalised
+        return self.norm(states + self.dropout(output))
 
 
 class CoAttentionLayer(nn.Module):

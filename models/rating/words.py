@@ -255,8 +255,7 @@ def word_saliency(net: PreTrainedModel, batch: Batch, *, kind: SaliencyKind = "n
     def score(embeddings: Tensor) -> Tensor:
         logits = net(inputs_embeds=embeddings, **other_inputs).logits
         logits = logits if logits.ndim == 3 else logits[:, None]
-        saliency: Tensor = logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
-        return saliency
+        return logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
 
     with untouched(net), without_cudnn():
         weight, real = table.weight if kind == "replace" else None, None if mask is None else mask.bool()

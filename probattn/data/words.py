@@ -183,8 +183,7 @@ def glove_words() -> list[str]:
             f"{GLOVE}: expected the package pyarrow to read its words; install pyarrow"
         ) from error
     table = parquet.read_table(_glove_file("glove_6B_index.parquet"), columns=["index"])
-    words: list[str] = table["index"].to_pylist()
-    return words
+    return table["index"].to_pylist()
 
 
 def _glove(vocabulary: Collection[str]) -> Vectors:

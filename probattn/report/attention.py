@@ -196,13 +196,14 @@ def _map(site: str, head: int | None, draws: Tensor, baseline: Tensor | None, la
     return AttentionMap(
         site=site,
         head=head,
-        mean=_rows(mean, 4),
-        ratio=_rows(ratio, 3) if latent else (),
-        baseline=() if baseline is None else _rows(baseline.cpu().double().clamp(0, 1), 4),
+        mean=rounded_rows(mean, 4),
+        ratio=rounded_rows(ratio, 3) if latent else (),
+        baseline=() if baseline is None else rounded_rows(baseline.cpu().double().clamp(0, 1), 4),
     )
 
 
-def _rows(values: Tensor, decimals: int) -> Rows:
+def rounded_rows(values: Tensor, decimals: int) -> Rows:
+    """A matrix as a record holds it."""
     return tuple(tuple(round(value, decimals) for value in row) for row in values.tolist())
 
 

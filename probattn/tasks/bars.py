@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextCol
 from rich.table import Column
 from rich.text import Text
 
-from probattn.terminal import LogProgress
+from probattn.tasks.progress import Lines
 
 
 class _TimeLeft(TimeRemainingColumn):
@@ -21,7 +21,7 @@ class _TimeLeft(TimeRemainingColumn):
         return text if task.finished or task.total is None else text.append(" left")
 
 
-class Bars:
+class Bars(Lines):
     """A bar for each piece of work, on a console; None for the error stream."""
 
     def __init__(self, console: Console | None) -> None:
@@ -41,10 +41,9 @@ class Bars:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: int | None) -> Callable[[], None]:
-        """Begins a piece of work of ``total`` steps; returns what is called after each."""
+        """Begins a bar of ``total`` steps; returns what is called after each."""
         if not self._console.is_terminal:
-            self.say(f"{title} ...")
-            return LogProgress(title, total, self.say).step
+            return super().begin(title, total)
         if not self._bars.tasks:
             self._bars.start()
         task = self._bars.add_task(title, total=total)

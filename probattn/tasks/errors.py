@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from probattn.checks import MESSAGE, shortened
 from probattn.files.durable import os_error_words
@@ -29,6 +30,15 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:  # without the number that Python puts before it
         words = error.strerror if error.filename is None else f"{error.filename}: {os_error_words(error)}"
     return shortened(words) or type(error).__name__
+
+
+@contextmanager
+def as_run_error(*kinds: type[Exception], where: str = "") -> Iterator[None]:
+    """A block whose errors of these kinds become a ``RunError`` of the same words, after those of ``where``."""
+    try:
+        yield
+    except kinds as error:
+        raise RunError(f"{where}: {one_line(error)}" if where else one_line(error)) from error
 
 
 class RecipeError(ValueError):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from probattn.inference.moments import Moments
 from probattn.inference.posterior import Posterior, linked
 from probattn.inference.predictive import posterior_expectation, posterior_predict, rows_per_pass
 from probattn.inference.session import generator_states
+from probattn.models.hosts.dry_run import kept_generators
 from probattn.models.program import evaluating
 from probattn.report import ModelKey, Predictions
 from probattn.report.bootstrap import Columns
@@ -48,7 +48,10 @@ def predictions(
     used = {parameter.device for parameter in program.parameters()}
     posteriors: dict[ModelKey, list[Posterior]] = {}
     expanded, dropped = [], []
-    with _seeded(drawing.seed + SEEDS * first_batch, used):
+    with kept_generators(program):
+        torch.manual_seed(
+            drawing.seed + SEEDS * first_batch
+        )  # functional dropout takes no generator of its own
         for number, batch in enumerate(batches, first_batch):
             inputs = network.moved(batch)
             if alone:
@@ -94,14 +97,6 @@ def _dropout_draws(model: Any, inputs: Mapping[str, Tensor], num_samples: int) -
             folded = {name: value.repeat(size, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
             draws.append(linked(model(folded), model.link).unflatten(0, (size, rows)).cpu())
     return torch.cat(draws)
-
-
-@contextmanager
-def _seeded(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
-    """Seeds torch's generators for a while: functional dropout takes no generator of its own."""
-    with torch.random.fork_rng(devices=sorted({one.index or 0 for one in devices if one.type == "cuda"})):
-        torch.manual_seed(seed)
-        yield
 
 
 def posterior_of(

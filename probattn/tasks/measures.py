@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probattn.metrics.functional.calibration import BinSums, calibration_error_from_sums
+from probattn.metrics.functional.calibration import BinSums, bin_index, calibration_error_from_sums
 from probattn.report.columns import reliability_bins
 from probattn.report.measures import CLASS_MEASURES, number, share
 
@@ -19,8 +19,7 @@ AURC = CLASS_MEASURES["aurc"]
 
 def bin_columns(confidence: Tensor, correct: Tensor, owner: Tensor, size: int, bins: int) -> Tensor:
     """Sums over M bins of confidence ``[K]`` by example, float64 ``[N, M, 3]``: number, right ones, confidence."""
-    edges = torch.linspace(0, 1, bins + 1)[1:-1]
-    index = torch.bucketize(confidence.float(), edges, right=True)
+    index = bin_index(confidence, bins)
     values = torch.stack([torch.ones_like(confidence), correct.to(confidence), confidence], dim=-1).double()
     sums = values.new_zeros(size * bins, 3)
     sums.index_add_(0, owner * bins + index, values)

@@ -33,7 +33,7 @@ from probattn.sites import METHODS, Method
 from probattn.sites.method import Measured
 from probattn.sites.particle_layers import particle_count
 from probattn.tasks.devices import current_device
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error, one_line
 from probattn.tasks.progress import tracked
 from probattn.tasks.task import MODEL, RECORDS
 
@@ -121,6 +121,12 @@ def output_names(config: PreTrainedConfig) -> tuple[str, ...]:
     return tuple(names[index] for index in range(len(names)))
 
 
+def named_outputs(names: Sequence[str]) -> dict[str, Any]:
+    """Entries of a network's configuration that name its outputs."""
+    labels = dict(enumerate(names))
+    return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
+
+
 def model_key(net: nn.Module) -> ModelKey:
     """Key of a network in records: latent attention comes first, then alignment, repulsion, disagreement."""
     record = conversion(net)
@@ -170,11 +176,8 @@ def put_methods(net: PreTrainedModel, methods: Sequence[Method], recipe: Any, na
         raise RunError(f"{probe}: with uniform_attention nothing would learn; set one of the two to false")
     if not methods:
         return
-    with seeded(recipe.training.seed):
-        try:
-            convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"network {name!r}: {one_line(error)}") from error
+    with seeded(recipe.training.seed), as_run_error(TypeError, ValueError, where=f"network {name!r}"):
+        convert(net, *methods, layers=recipe.attention.layers, attention=recipe.attention.kind)
 
 
 def check_finished(folder: Path) -> Path:

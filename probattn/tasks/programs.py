@@ -63,6 +63,7 @@ class Data:
         collate: function that makes a batch of rows; None if the rows are batches already.
         fingerprint: digests of the data, which must be the same when a run is resumed.
         watched: examples whose attention is recorded during training; None for none.
+        codec: what the network reads and writes with, such as its tokenizer; None for none.
     """
 
     train: Any
@@ -70,6 +71,7 @@ class Data:
     collate: Callable[..., Any] | None
     fingerprint: Mapping[str, str]
     watched: Watched | None = None
+    codec: Any = None
 
 
 class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, AnyData, Program]):
@@ -121,6 +123,10 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             RunError: the attention methods cannot be applied to the network.
         """
 
+    def program_options(self) -> Mapping[str, Any]:
+        """Further options of a program that is trained."""
+        return {}
+
     @abstractmethod
     def network(self, folder: Path) -> Network[Program]:
         """Loads a trained network from the ``folder`` of its records.
@@ -152,7 +158,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         data = self.topic_data(networks)
         topics = {} if data is None else measure_topics(networks, data)
         measured = {name for score in evaluation.scores for name in score.values}
-        records: AnyResults = self.view.results_class(
+        return self.view.results_class(
             kind=self.section or "uncertainty",
             measures={
                 **self.measures,
@@ -173,7 +179,6 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             **topics,
             **more,
         )
-        return records
 
     def _detection(self, name: str) -> MeasureText:
         """The text of a measure of detection, which names the uncertainty that detects."""

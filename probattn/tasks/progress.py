@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from probattn.terminal import LogProgress, printable
 
@@ -17,19 +17,15 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-class _Progress(Protocol):
-    def say(self, line: str) -> None: ...
-    def begin(self, title: str, total: int | None) -> Callable[[], None]: ...
-    def close(self) -> None: ...
-
-
-class _Lines:
+class Lines:
     """Lines for each piece of work: what is shown where rich (extra ``cli``) is not installed."""
 
     def say(self, line: str) -> None:
+        """Writes a line."""
         sys.stderr.write(f"{line}\n")
 
     def begin(self, title: str, total: int | None) -> Callable[[], None]:
+        """Begins a piece of work of ``total`` steps; returns what is called after each."""
         self.say(f"{title} ...")
         return LogProgress(title, total, self.say).step
 
@@ -37,14 +33,14 @@ class _Lines:
         """Nothing is open."""
 
 
-_SHOWN: ContextVar[_Progress | None] = ContextVar("probattn_progress", default=None)
+_SHOWN: ContextVar[Lines | None] = ContextVar("probattn_progress", default=None)
 """What shows the progress of this context; None where none is shown."""
 
 
 @contextmanager
 def shown(*, quiet: bool = False, console: Console | None = None) -> Iterator[None]:
     """Shows on a console, by default the error stream, what :func:`tracked` and :func:`counting` go through."""
-    progress: _Progress | None = None if quiet else _Lines()
+    progress = None if quiet else Lines()
     if not quiet and find_spec("rich"):
         from probattn.tasks.bars import Bars
 

@@ -168,8 +168,7 @@ def read_recipe(
 
 
 def _kind(sections: Mapping[str, Any]) -> type[RunRecipe]:
-    kind: type[RunRecipe] = task_class(sections).recipe_class
-    return kind
+    return task_class(sections).recipe_class
 
 
 def _of_texts(recipe: Any, where: str) -> Recipe:
@@ -207,8 +206,7 @@ def load_network(folder: Path | str) -> Network[Any]:
     """
     path = Path(folder)
     task = run_task(path.parent if path.name == BASELINE and not (path / RECIPE).exists() else path)
-    network: Network[Any] = task.network(path)
-    return network
+    return task.network(path)
 
 
 def load_results(run: Path | str) -> Any:

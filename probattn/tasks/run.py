@@ -20,7 +20,7 @@ from probattn.inference.configuration import LOGGER, log_latent
 from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
 from probattn.report import RunDescription, read_results, write_results
-from probattn.tasks.errors import RecipeError, RunError, one_line
+from probattn.tasks.errors import RecipeError, RunError, as_run_error
 from probattn.tasks.sections.keys import load
 from probattn.tasks.task import BASELINE, RECIPE, RECORDS, REPORT, RESULTS, SEEDS, Task
 
@@ -155,10 +155,8 @@ def evaluate_runs(runs: Runs, baseline: Path | None = None, *, again: bool) -> t
         Path(os.path.relpath(run.resolve(), path)).as_posix(): results
         for (run, _), results in zip(runs, loaded, strict=True)
     }
-    try:
+    with as_run_error(ValueError, where=f"in {path}"):
         combined = task.view.combine(named)
-    except ValueError as error:
-        raise RunError(f"in {path}: {one_line(error)}") from error
     kind = task.view.results_class
     if not isinstance(combined, kind):
         raise RunError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -33,13 +32,6 @@ from probattn.tasks.networks import (
 from probattn.tasks.programs import AnyData, Data, ProgramTask
 from probattn.tasks.task import AnyRecipe, AnyResults
 from probattn.tasks.topics import TopicData
-
-
-@dataclass(frozen=True)
-class CodecData(Data):
-    """Training and validation data, and ``codec``, what the network reads and writes with."""
-
-    codec: Any = None
 
 
 class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
@@ -82,10 +74,6 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
     @abstractmethod
     def load_codec(self, folder: Path) -> Any:
         """What the network in a folder reads and writes with."""
-
-    def program_options(self) -> Mapping[str, Any]:
-        """Further options of a program that is trained."""
-        return {}
 
     def program(self, *, baseline: bool = False) -> Program:
         """The recipe's network as a Pyro program; see the base class."""
@@ -145,12 +133,12 @@ class ScratchTask(ProgramTask[AnyRecipe, AnyResults, AnyData, Program]):
         # Not abstract: only what writes texts calls it, and questions about images and pre-training write none.
         raise NotImplementedError(f"{type(self).__name__}: a task that writes texts overrides this")
 
-    def tokenized_data(self, codec: Any, fingerprint: Mapping[str, str], watched: Any = None) -> CodecData:
+    def tokenized_data(self, codec: Any, fingerprint: Mapping[str, str], watched: Any = None) -> Data:
         """Tokenizes everything, so that no text is refused after training; validation texts the shortest first."""
         validation = self.datasets["validation"]
         ordered = {**self.datasets, "validation": validation.at(validation.shortest_first())}
         rows = {role: self.tokenized(dataset, codec) for role, dataset in ordered.items()}
-        return CodecData(rows["train"], rows["validation"], self.collate_class(), fingerprint, watched, codec)
+        return Data(rows["train"], rows["validation"], self.collate_class(), fingerprint, watched, codec)
 
     def network_words(self) -> str:
         """The network in words, for its report."""

@@ -20,9 +20,10 @@ from probattn.files.json_files import JSONError, read_json
 from probattn.inference import StepObserver
 from probattn.models import RatedWords, rate_words
 from probattn.report import Dynamics, ModelKey, WatchedExample, WatchedMaps, WatchedStep
+from probattn.report.attention import rounded_rows
 from probattn.report.dynamics import Bleu
 from probattn.report.record import Count, Record
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error, one_line
 from probattn.tasks.sections.training import ProbeRecipe
 
 FOLDER = "probe"
@@ -67,10 +68,8 @@ class Watched:
     def check(self, model: nn.Module) -> None:
         """Raises ``RunError``, before anything is written, where the network has no probe."""
         one = DataLoader(Subset(self.rows, [0]), batch_size=1, collate_fn=self.collate)
-        try:
+        with as_run_error(TypeError, ValueError, where="probe"):
             self.rate(model, one)
-        except (TypeError, ValueError) as error:
-            raise RunError(f"probe: {one_line(error)}") from error
 
     def rate(self, model: nn.Module, batches: DataLoader[Any] | None = None) -> RatedWords:
         """Ratings at this moment."""
@@ -123,10 +122,8 @@ def recorded_bleu(folder: Path) -> dict[int, float]:
 def read_ratings(folder: Path) -> dict[int, RatedWords]:
     """Ratings by step, in order; ``RunError`` for a damaged file, or files of different examples."""
     files = recorded_steps(folder)
-    try:
+    with as_run_error(ValueError):
         rated = {step: RatedWords.load(file) for step, file in files.items()}
-    except ValueError as error:
-        raise RunError(one_line(error)) from error
     for step, value in rated.items():
         if not value.is_of_the_examples_of(rated[max(rated)]):
             raise RunError(
@@ -196,11 +193,7 @@ def _maps(rated: Mapping[int, RatedWords], words: ShownWords) -> WatchedExample:
         attention, mask = (values[rows] for values in value.padded(value.attention))
         probe = value.padded(value.probe.exp())[0][rows]
         length = int(mask[0].sum())
-        records.append(
-            WatchedMaps(step=step, attention=_matrix(attention[:, :length]), probe=_matrix(probe[:, :length]))
-        )
+        shown = {"attention": attention, "probe": probe}
+        maps = {name: rounded_rows(item[:, :length].clamp(0, 1), 5) for name, item in shown.items()}
+        records.append(WatchedMaps(step=step, **maps))
     return WatchedExample(text=words.text, keys=words.keys, queries=words.queries, maps=tuple(records))
-
-
-def _matrix(values: Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(round(min(max(value, 0.0), 1.0), 5) for value in row) for row in values.tolist())

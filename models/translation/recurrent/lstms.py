@@ -276,8 +276,7 @@ class OutputNetwork(nn.Module):
 
     def forward(self, context: Tensor, state: Tensor) -> Tensor:
         """Logits ``[..., V]`` of contexts ``[..., D]`` and states ``[..., E]``, whose leading dimensions broadcast."""
-        logits: Tensor = self.logits(self.units(context, state))
-        return logits
+        return self.logits(self.units(context, state))
 
     def units(self, context: Tensor, state: Tensor) -> Tensor:
         """Input of the last linear map, ``[..., H]``; arguments are those of :meth:`forward`."""

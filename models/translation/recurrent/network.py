@@ -221,12 +221,7 @@ class RecurrentForTranslation(OwnEncoderDecoder, GenerationMixin, auto=[AutoMode
             logits = mixture_log_probs(self.output, hidden, states, weights)
         else:
             logits = self.output(read.contexts, read.last_hidden_state)
-        return RecurrentTranslationOutput(
-            loss=None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten()),
-            logits=logits,
-            **{CACHE: read.get(CACHE)},
-            cross_attentions=read.cross_attentions,
-            encoder_last_hidden_state=read.encoder_last_hidden_state,
-            decoder_last_hidden_state=read.last_hidden_state,
-            contexts=read.contexts,
-        )
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        outputs = dict(read)
+        states = outputs.pop("last_hidden_state")
+        return RecurrentTranslationOutput(loss, logits, decoder_last_hidden_state=states, **outputs)

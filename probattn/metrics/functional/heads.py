@@ -43,9 +43,8 @@ def head_distance(output: Tensor, mask: Tensor | None = None) -> HeadDistance:
         >>> head_distance(torch.eye(2).view(1, 2, 1, 2)).relative
         tensor(1.4142)
     """
-    output, mask = _checked("head_distance", output, mask)
-    tokens = output.transpose(1, 2)[mask]  # [N, H, E]
-    first, second = torch.triu_indices(output.shape[1], output.shape[1], offset=1, device=output.device)
+    tokens = _counted("head_distance", output, mask)
+    first, second = torch.triu_indices(tokens.shape[1], tokens.shape[1], offset=1, device=tokens.device)
     total = tokens.new_zeros(())
     for one, other in zip(first.tolist(), second.tolist(), strict=True):
         total = total + torch.linalg.vector_norm(tokens[:, one] - tokens[:, other], dim=-1).mean()
@@ -69,8 +68,7 @@ def attention_overlap(weights: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> attention_overlap(torch.tensor([[[[0.5, 0.5, 0.0]], [[0.0, 0.5, 0.5]]]]))
         tensor(0.5000)
     """
-    weights, mask = _checked("attention_overlap", weights, mask)
-    rows = weights.transpose(1, 2)[mask]  # [N, H, S]
+    rows = _counted("attention_overlap", weights, mask)
     heads = rows.shape[1]
     total = rows.new_zeros(())
     for head in range(1, heads):
@@ -91,14 +89,14 @@ def head_similarity(output: Tensor, mask: Tensor | None = None) -> Tensor:
         tensor([[1.0000, 0.7071],
                 [0.7071, 1.0000]])
     """
-    output, mask = _checked("head_similarity", output, mask)
-    tokens = output.transpose(1, 2)[mask]  # [N, H, E]
+    tokens = _counted("head_similarity", output, mask)
     length = torch.linalg.vector_norm(tokens, dim=-1, keepdim=True)
     directions = tokens / length.clamp_min(torch.finfo(tokens.dtype).tiny)
     return torch.einsum("nie,nje->ij", directions, directions) / len(tokens)
 
 
-def _checked(owner: str, tensor: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _counted(owner: str, tensor: Tensor, mask: Tensor | None) -> Tensor:
+    """Outputs or weights ``[N, H, ...]`` of the N queries that count, at least float32."""
     if tensor.dim() != 4:
         raise ValueError(
             f"{owner}: expected a tensor [B, H, T, ...] of four dimensions, got {list(tensor.shape)}"
@@ -116,4 +114,4 @@ def _checked(owner: str, tensor: Tensor, mask: Tensor | None) -> tuple[Tensor, T
         raise ValueError(f"{owner}: expected a mask [{batch}, {length}], got {list(mask.shape)}")
     if not bool(mask.any()):
         raise ValueError(f"{owner}: expected at least one query that counts, got none")
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)), mask
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)).transpose(1, 2)[mask]

@@ -10,18 +10,18 @@ from transformers import PreTrainedModel
 
 from probattn.data import TextDataset
 from probattn.inference.predictive import posterior_predict
-from probattn.models import AttentionCalls, CapturedCall, Classifier, capture, inspect
+from probattn.models import AttentionCalls, Classifier, capture, inspect
 from probattn.models.hosts.calls import Layers, select
 from probattn.models.hosts.convert import conversion
 from probattn.report import (
     AttentionExample,
     Example,
     HeadRows,
-    ModelKey,
     Reason,
     attention_example,
     own_tokens,
 )
+from probattn.report.attention import rounded_rows
 from probattn.tasks.networks import Network
 
 GIVEN = "texts given"
@@ -103,19 +103,14 @@ def head_rows(
     (captured,) = capture(network.net, inputs, AttentionCalls([call])).values()
     ids = inputs["input_ids"][0]
     if captured.weights is not None and captured.weights.shape[-1] == len(ids):
-        yield _row(network.key, call.name, text, network.codec.convert_ids_to_tokens(ids.tolist()), captured)
-
-
-def _row(key: ModelKey, site: str, text: str, tokens: Sequence[str], captured: CapturedCall) -> HeadRows:
-    assert captured.weights is not None
-    weights = captured.weights[0][:, captured.query_valid[0]].mean(dim=1)  # [H, S]
-    return HeadRows(
-        model=key,
-        site=site,
-        text=text,
-        tokens=tuple(tokens),
-        weights=tuple(tuple(round(value, 4) for value in row) for row in weights.tolist()),
-    )
+        weights = captured.weights[0][:, captured.query_valid[0]].mean(dim=1)  # [H, S]
+        yield HeadRows(
+            model=network.key,
+            site=call.name,
+            text=text,
+            tokens=tuple(network.codec.convert_ids_to_tokens(ids.tolist())),
+            weights=rounded_rows(weights, 4),
+        )
 
 
 def _weights(

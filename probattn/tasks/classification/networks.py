@@ -33,8 +33,8 @@ from probattn.models.hosts.pretrained import StoredNetworkError, network_class, 
 from probattn.models.hosts.store import verify_network
 from probattn.models.program import seeded
 from probattn.tasks.classification.recipe import NetworkRecipe, PretrainedRecipe, VocabularyRecipe
-from probattn.tasks.errors import RunError, one_line
-from probattn.tasks.networks import Network, quiet_loading
+from probattn.tasks.errors import RunError, as_run_error
+from probattn.tasks.networks import Network, named_outputs, quiet_loading
 
 NEW_CLASSES: Mapping[str, tuple[Any, Any]] = {
     "self_attentive": (SelfAttentiveConfig, SelfAttentiveForSequenceClassification),
@@ -120,19 +120,15 @@ def new_config(network: NetworkRecipe, words: Words | None = None, **options: An
     unknown = entries.keys() - config_class().to_dict().keys()
     if unknown:
         raise RunError(f"network.config: {network.name!r} has no entry {min(unknown)!r}")
-    try:
+    with as_run_error(TypeError, ValueError, where="network.config"):
         return config_class(**entries, **options)
-    except (TypeError, ValueError) as error:
-        raise RunError(f"network.config: {one_line(error)}") from error
 
 
 def build_network(network: NetworkRecipe, words: Words | None = None, **options: Any) -> PreTrainedModel:
     """The network of :func:`new_config` with new weights, from torch's generator, and the vectors of its words."""
-    try:
-        config = new_config(network, words, **options)
+    config = new_config(network, words, **options)
+    with as_run_error(TypeError, ValueError, where="network.config"):
         net: PreTrainedModel = NEW_CLASSES[network.name][1](config)
-    except (TypeError, ValueError) as error:
-        raise RunError(f"network.config: {one_line(error)}") from error
     if words is not None and words.vectors is not None:
         with torch.no_grad():
             cast(nn.Embedding, net.get_input_embeddings()).weight.copy_(words.vectors.weight)
@@ -155,7 +151,7 @@ def load_classifier(
         return load_head(AutoModelForSequenceClassification, network, label_names, seed=seed)
     _check_own_labels(network, label_names)
     with seeded(seed), quiet_loading():
-        return build_network(network, words, **_named(label_names))
+        return build_network(network, words, **named_outputs(label_names))
 
 
 def load_head(
@@ -168,7 +164,7 @@ def load_head(
 ) -> PreTrainedModel:
     """A pretrained network with a head by transformers' ``auto`` class; ``RunError`` where it does not load or fit."""
     _check_own_labels(network, label_names or ())
-    labels = {} if label_names is None else {"num_labels": len(label_names), **_named(label_names)}
+    labels = {} if label_names is None else {"num_labels": len(label_names), **named_outputs(label_names)}
     with seeded(seed), quiet_loading():
         net, report = _load(
             auto,
@@ -207,11 +203,6 @@ def config_entries(network: PretrainedRecipe) -> dict[str, Any]:
     return entries | network.config
 
 
-def _named(label_names: Sequence[str]) -> dict[str, Any]:
-    labels = dict(enumerate(label_names))
-    return {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
-
-
 def _check_own_labels(network: PretrainedRecipe, label_names: Sequence[str]) -> None:
     """Refuses entries of the configuration that the data decide."""
     for key in ("num_labels", "id2label", "label2id"):
@@ -229,8 +220,7 @@ def load_any(network: NetworkRecipe) -> PreTrainedModel:
             return build_network(network)
         config = _load(AutoConfig, network)
         cls = network_class((config.architectures or [""])[0], config) or AutoModel
-        loaded: PreTrainedModel = _load(cls, network)
-        return loaded
+        return _load(cls, network)
 
 
 def load_tokenizer(network: PretrainedRecipe, auto: Any = AutoTokenizer) -> Any:

@@ -19,7 +19,6 @@ from probattn.data import BUILT_IN, PadCollate, TextDataset, TokenizedTexts
 from probattn.data import Task as TextTask
 from probattn.data.task import role_of
 from probattn.inference.laplace import Features
-from probattn.inference.posterior import Posterior
 from probattn.models import AttentionCalls, Classifier
 from probattn.models.hosts.convert import conversion
 from probattn.report import (
@@ -39,13 +38,16 @@ from probattn.report import (
     mistakes_by_bin,
     most_uncertain,
 )
-from probattn.report.bootstrap import Columns
 from probattn.report.columns import class_columns
 from probattn.report.measures import capital
 from probattn.tasks.answering import Drawing
-from probattn.tasks.classification.answering import TextAnswering
-from probattn.tasks.classification.answers import answers_from, dataset_of, examples_of
-from probattn.tasks.classification.deciding import TextDeciding
+from probattn.tasks.classification.answering import (
+    TextAnswering,
+    TextDeciding,
+    answers_from,
+    dataset_of,
+    examples_of,
+)
 from probattn.tasks.classification.explaining import explained
 from probattn.tasks.classification.looks import GIVEN, attention_of, calls_with_maps, head_rows, shown_texts
 from probattn.tasks.classification.networks import (
@@ -57,14 +59,14 @@ from probattn.tasks.classification.networks import (
     make_words,
 )
 from probattn.tasks.classification.recipe import MINILM, DataRecipe, Recipe
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.fine_tuning.classes import class_answers, class_evaluation, class_figures, class_record
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
+from probattn.tasks.fine_tuning.encoding import Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.fine_tuning.task import ROLES, HeadTask
 from probattn.tasks.measured import predictions
-from probattn.tasks.programs import ProgramTask
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.progress import note
 from probattn.tasks.topics import TopicData
 from probattn.tasks.watching import Watched
@@ -85,6 +87,7 @@ class Classification(HeadTask):
     auto = AutoModelForSequenceClassification
     inputs = ("text", "pair")
     measures = CLASS_MEASURES
+    decides = TextDeciding
     headings: ClassVar[Mapping[str, str]] = {
         "text": "text",
         "pair": "second text",
@@ -105,11 +108,6 @@ class Classification(HeadTask):
     def answering(self) -> TextAnswering:
         """Prediction of texts: classes with probabilities and their standard deviations over the posterior."""
         return TextAnswering(self)
-
-    @property
-    def deciding(self) -> TextDeciding:
-        """Decisions of :mod:`probattn.triage`, calibrated with the validation and the evaluated texts."""
-        return TextDeciding(self)
 
     # Data
 
@@ -266,7 +264,7 @@ class Classification(HeadTask):
         """Function that makes a padded batch of rows."""
         return PadCollate(codec)
 
-    def load_data(self) -> HeadData:
+    def load_data(self) -> Data:
         """Tokenizes all texts, so texts that a network refuses raise before training."""
         self._check_projection()
         data = super().load_data()
@@ -309,10 +307,8 @@ class Classification(HeadTask):
     def prepare(self, net: PreTrainedModel) -> None:
         """Raises ``RunError`` if the network lacks the attention layers that ``report.map_layers`` names."""
         if not isinstance(self.recipe.report.map_layers, str):
-            try:
+            with as_run_error(ValueError, where="report.map_layers"):
                 calls_with_maps(net, self.recipe.report.map_layers)
-            except ValueError as error:
-                raise RunError(f"report.map_layers: {one_line(error)}") from error
 
     def program_options(self) -> Mapping[str, Any]:
         """Label smoothing and class weights."""
@@ -348,13 +344,8 @@ class Classification(HeadTask):
 
     # Predictions and their measures
 
-    def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of class predictions."""
-        return class_record(posterior, batch)
-
-    def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
-        """The most probable class of each text."""
-        return class_answers(posterior, batch)
+    record = staticmethod(class_record)
+    answer = staticmethod(class_answers)
 
     def measure(self, run: RunDescription, networks: Sequence[TrainedClassifier]) -> Results:
         """Predicts every data set with every network, saves the predictions in the run's folder, and measures them."""
@@ -370,7 +361,7 @@ class Classification(HeadTask):
         }
         self.write_predictions(last.folder, answers)
         if last.key == "bayesian_mean" and "--limit" not in self.restricted:
-            drawing, held_out = Drawing.of(self.recipe.prediction), self.deciding.held_out()
+            drawing, held_out = Drawing.of(self.recipe.prediction), TextDeciding(self).held_out()
             for key, answers_of_role in answers.items():  # where probattn.triage finds them
                 held_out[key].store(last.folder, key, drawing, answers_of_role)
         table = {

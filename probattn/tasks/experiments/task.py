@@ -12,7 +12,7 @@ import torch
 from probattn.inference.records import Record, read_records
 from probattn.inference.run import FitResult
 from probattn.report import RunDescription
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.experiments.conditions import (
     PROBES,
     Pools,
@@ -149,11 +149,11 @@ def _uniform(recipe: ExperimentRecipe, condition: ConditionRecipe) -> str | None
 
 
 def _fit(recipe: ExperimentRecipe, stage: Stage, resume: bool, quiet: bool) -> FitResult:
-    with stage_driver(recipe, stage, quiet=quiet) as driver:
-        try:
-            return driver.fit(resume="auto" if resume else False)
-        except ArithmeticError as error:
-            raise RunError(f"{stage.name}: {one_line(error)}") from error
+    with (
+        stage_driver(recipe, stage, quiet=quiet) as driver,
+        as_run_error(ArithmeticError, where=stage.name),
+    ):
+        return driver.fit(resume="auto" if resume else False)
 
 
 def _records(run: Path, recipe: ExperimentRecipe, name: str) -> list[Record]:

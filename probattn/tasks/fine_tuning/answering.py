@@ -1,15 +1,21 @@
-"""Answers of pretrained networks with a head to inputs that a user names."""
+"""Answers of pretrained networks with a head to inputs that a user names, and decisions which answers can stand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from probattn.inference.laplace import Features
 from probattn.report import Sheet
-from probattn.tasks.answering import DIGITS, Answering, Drawing
+from probattn.report.record import Record
+from probattn.tasks.answering import DIGITS, Answering, Deciding, Drawing
+from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer
 from probattn.tasks.fine_tuning.predictor import Predictor
+from probattn.tasks.fine_tuning.recipe import Examples
+from probattn.tasks.held_out import HeldOut
 from probattn.tasks.networks import in_batches
 
 if TYPE_CHECKING:
@@ -24,8 +30,7 @@ class HeadAnswering(Answering):
     @property
     def columns_read(self) -> tuple[str, str | None]:
         """Those of the section of examples."""
-        columns: tuple[str, str | None] = self.task.section_of_examples.columns_read
-        return columns
+        return self.task.section_of_examples.columns_read
 
     @property
     def quotes(self) -> bool:
@@ -61,3 +66,71 @@ class HeadAnswering(Answering):
             for name, value in answer.items()
             if name not in self.task.inputs
         }
+
+
+class Entropies(Record):
+    """What is stored of any answer that has entropies."""
+
+    entropy: float
+    mutual_information: float
+
+
+class HeadDeciding(Deciding):
+    """Decisions by the validation examples and those that are measured.
+
+    A head subclasses it beside its task and says how probable it is that an answer is wrong (:meth:`read`), whether it
+    is (:meth:`wrong`, :meth:`truth`), and what both need of it (``record``).
+    """
+
+    task: HeadTask
+    record: ClassVar[type[Record]]
+
+    def held_out(self, file: str | None = None) -> Mapping[str, HeldOut]:
+        """The validation examples and those that are measured; see the base class."""
+        task, section = self.task, self.task.section_of_examples
+        trained = {section.identity(row) for split in ("train", "validation") for row in task.examples[split]}
+        title, source = f"{Path(section.train).name} (validation)", str(section.validation or section.train)
+        data = {"validation": self._held_out(task.examples["validation"], title, "validation", source)}
+        for key in task.measured_splits:
+            described = task.described(key)
+            data[key] = self._held_out(task.examples[key], described.title, described.role, described.source)
+        if file is not None:
+            data["test"] = self._held_out(section.read_examples(file, "test"), file, "in_domain", file)
+        test = data["test"]
+        shared = [
+            row for row, example in enumerate(test.examples or ()) if section.identity(example) in trained
+        ]
+        return {**data, "test": replace(test, seen=shared)}
+
+    def predict(self, run: Path, inputs: HeldOut, drawing: Drawing) -> Iterator[Answer]:
+        """Answers for held-out examples; see the base class."""
+        return self.task.answering.of_examples(run, self.examples(inputs), drawing)
+
+    def examples(self, inputs: HeldOut) -> Examples:
+        """The examples of inputs."""
+        pairs: Sequence[str | None] = inputs.pairs or [None] * len(inputs.texts)
+        return inputs.examples or list(map(self.task.section_of_examples.unlabelled, inputs.texts, pairs))
+
+    def features(self, run: Path) -> Callable[[HeldOut | None], Features]:
+        """None but of classes; see the base class."""
+        raise RunError(
+            f"{run}: --novelty: expected a run that gives one class to each input, got one of {self.task.section}"
+        )
+
+    def truth(self, example: Mapping[str, Any]) -> Any:
+        """The true answer of an example."""
+        return example["target"]
+
+    def _held_out(self, examples: Examples, title: str, role: str, source: str) -> HeldOut:
+        labelled, identity = role != "out_of_domain", self.task.section_of_examples.identity
+        return HeldOut(
+            title=title,
+            role=role,
+            source=source,
+            texts=[str(row.get("name") or row.get("text") or identity(row)) for row in examples],
+            pairs=[str(row["pair"]) for row in examples] if "pair" in examples[0] else None,
+            labels=[self.truth(row) for row in examples] if labelled else None,
+            examples=examples,
+            record=self.record,
+            about=None if self.task.cluster is None else self.task.cluster[1],
+        )

@@ -20,7 +20,6 @@ from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split, order, split_of
 from probattn.inference.posterior import Posterior
 from probattn.options import Filled
-from probattn.report.bootstrap import Columns
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.classes import (
     MEASURES,
@@ -174,12 +173,7 @@ class Choices(HeadTask):
     validation_metrics = ProgramTask.validation_metrics
     evaluation = class_evaluation
     figures = class_figures
-
-    def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of the predictions of endings."""
-        return class_record(posterior, batch)
-
-    record_unlabelled = record
+    record = record_unlabelled = staticmethod(class_record)
 
     def collate(self, codec: Any) -> Any:
         """Function that makes a batch ``[B, K, T]`` of rows with K endings of T tokens."""

@@ -19,7 +19,7 @@ from probattn.report.measures import CLASS_MEASURES, MeasureText
 from probattn.report.record import DrawsSource
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.deciding import HeadDeciding
+from probattn.tasks.fine_tuning.answering import HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from probattn.tasks.fine_tuning.recipe import Examples
-from probattn.tasks.programs import Data
 
 Answer = dict[str, Any]
 """What is predicted of one example, by name."""
@@ -43,13 +41,6 @@ class Batch(NamedTuple):
     encoded: Sequence[Encoded]
     tensors: Mapping[str, Tensor]
     config: PreTrainedConfig
-
-
-@dataclass(frozen=True)
-class HeadData(Data):
-    """Encoded examples; ``codec`` is the network's tokenizer or image processor."""
-
-    codec: Any = None
 
 
 def padded(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -28,9 +28,8 @@ from probattn.files.durable import digest
 from probattn.inference.posterior import Posterior
 from probattn.models.program import seeded
 from probattn.options import Filled
-from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import MINILM
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.fine_tuning.classes import (
     MEASURES,
     ClassesDeciding,
@@ -42,7 +41,7 @@ from probattn.tasks.fine_tuning.classes import (
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadNetworkRecipe, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
-from probattn.tasks.networks import quiet_loading
+from probattn.tasks.networks import named_outputs, quiet_loading
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.sections.base import key
 
@@ -210,12 +209,9 @@ class Images(HeadTask):
         return net
 
     def _new_config(self) -> PreTrainedConfig:
-        network, names = self.recipe.network, dict(enumerate(self.label_names()))
-        labels = {"id2label": names, "label2id": {name: index for index, name in names.items()}}
-        try:
-            return AutoConfig.for_model(network.new, **(labels | network.config))
-        except (TypeError, ValueError) as error:
-            raise RunError(f"network.config: {one_line(error)}") from error
+        network = self.recipe.network
+        with as_run_error(TypeError, ValueError, where="network.config"):
+            return AutoConfig.for_model(network.new, **(named_outputs(self.label_names()) | network.config))
 
     def collate(self, codec: Any) -> Any:
         """Function that makes a batch of pixels; it reads the images of the batch."""
@@ -246,12 +242,7 @@ class Images(HeadTask):
     validation_metrics = ProgramTask.validation_metrics
     evaluation = class_evaluation
     figures = class_figures
-
-    def record(self, posterior: Posterior, batch: Batch) -> Columns:
-        """Columns of class predictions."""
-        return class_record(posterior, batch)
-
-    record_unlabelled = record
+    record = record_unlabelled = staticmethod(class_record)
 
     def truth(self, example: Mapping[str, Any]) -> str:
         """The true class."""

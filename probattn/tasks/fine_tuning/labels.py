@@ -20,7 +20,7 @@ from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import mean_of
 from probattn.tasks.answering import DIGITS
-from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
+from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
@@ -143,8 +143,7 @@ class Labels(HeadTask):
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """For each text, whether all labels are right."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        right = (program(inputs) > 0) == (batch["labels"] > THRESHOLD)
+        right = (program(batch) > 0) == (batch["labels"] > THRESHOLD)
         return {"accuracy": right.all(dim=1).float()}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:

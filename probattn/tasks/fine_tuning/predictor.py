@@ -15,7 +15,7 @@ from probattn.inference.posterior import Posterior
 from probattn.models.program import HeadProgram
 from probattn.report import ModelKey
 from probattn.report.bootstrap import Columns
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import as_run_error
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.measured import expected_of, joined, posterior_of, posteriors_of
@@ -62,11 +62,9 @@ class Predictor:
         moved = (
             {name: value.to(network.device) for name, value in batch.tensors.items()} for batch in batches
         )
-        try:
+        with as_run_error(ValueError, where=f"{network.folder}: features of its network"):
             layer = last_layer(network.net, len(network.names))
             read, back = last_features(network.program, moved, layer), torch.tensor(order).argsort()
-        except ValueError as error:
-            raise RunError(f"{network.folder}: features of its network: {one_line(error)}") from error
         labels = None if read.labels is None else read.labels[back]
         return Features(read.inputs[back], read.logits[back], labels)
 

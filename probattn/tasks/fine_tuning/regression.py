@@ -28,7 +28,7 @@ from probattn.report.bootstrap import Columns
 from probattn.report.record import Record
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.deciding import HeadDeciding
+from probattn.tasks.fine_tuning.answering import HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import HeadTask

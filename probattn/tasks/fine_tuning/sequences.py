@@ -21,13 +21,14 @@ from probattn.models.program import IGNORED
 from probattn.options import Count, Filled
 from probattn.report.bootstrap import Columns
 from probattn.tasks.classification.recipe import PredictionRecipe
-from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData
+from probattn.tasks.errors import as_run_error
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import number
+from probattn.tasks.programs import Data
 from probattn.tasks.sections.base import key
 
 
@@ -100,12 +101,10 @@ class Sequences(HeadTask):
         **ENTROPIES,
     }
 
-    def load_data(self) -> HeadData:
+    def load_data(self) -> Data:
         """Encodes all texts, and checks before training that the package for BLEU is installed."""
-        try:
+        with as_run_error(ImportError):
             bleu_counts(["a"], ["a"])
-        except ImportError as error:
-            raise RunError(str(error)) from error
         return super().load_data()
 
     def program_options(self) -> Mapping[str, Any]:

@@ -29,6 +29,7 @@ from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.classification.explaining import explained
 from probattn.tasks.errors import RunError
+from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.answers import (
     Candidates,
     best_match,
@@ -39,7 +40,6 @@ from probattn.tasks.fine_tuning.answers import (
     visible,
     word_f1,
 )
-from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
@@ -203,8 +203,7 @@ class SpansSection(ExamplesSection):
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """The context."""
-        text: str = example["context"]
-        return text
+        return example["context"]
 
     def read_file(self, path: Path) -> Rows:
         """Questions of a file in SQuAD's form."""
@@ -307,10 +306,8 @@ class Spans(HeadTask):
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """For each window, whether first and last token are right."""
-        names = ("start_positions", "end_positions")
-        inputs = {name: value for name, value in batch.items() if name not in names}
-        positions = torch.stack([batch[name] for name in names], dim=1)
-        return {"accuracy": (program(inputs).argmax(dim=-1) == positions).all(dim=1).float()}
+        positions = torch.stack([batch["start_positions"], batch["end_positions"]], dim=1)
+        return {"accuracy": (program(batch).argmax(dim=-1) == positions).all(dim=1).float()}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:
         """Tokens of windows of question and context; those without the whole first answer are labelled "no answer"."""

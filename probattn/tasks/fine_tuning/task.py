@@ -35,15 +35,14 @@ from probattn.report.columns import entropy_record
 from probattn.report.measures import within
 from probattn.tasks.answering import Deciding, write_predictions
 from probattn.tasks.classification.networks import load_head, load_tokenizer
-from probattn.tasks.fine_tuning.answering import HeadAnswering
-from probattn.tasks.fine_tuning.deciding import HeadDeciding
-from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, HeadData, padded
+from probattn.tasks.fine_tuning.answering import HeadAnswering, HeadDeciding
+from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded, padded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples
 from probattn.tasks.measured import joined
 from probattn.tasks.measures import binned_reliability
 from probattn.tasks.networks import Network, check_finished, model_key, on_device, put_methods, quiet_loading
-from probattn.tasks.programs import ProgramTask
+from probattn.tasks.programs import Data, ProgramTask
 from probattn.tasks.topics import TopicData
 
 EXPLAINED = 4
@@ -58,7 +57,7 @@ UNCERTAINTY = {"probability": "Probability", **ENTROPIES}
 """The same of an answer with one probability."""
 
 
-class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
+class HeadTask(ProgramTask[Any, Results, Data, HeadProgram]):
     """Base class of tasks that fine-tune a pretrained network with a task head (output layer).
 
     A subclass names its recipe, the Auto class of its networks and its measures, encodes examples, and computes
@@ -128,10 +127,6 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
     def prepare(self, net: PreTrainedModel) -> None:
         """Stores properties of the data in the network, before it is converted."""
 
-    def program_options(self) -> Mapping[str, Any]:
-        """Further options of the program."""
-        return {}
-
     @cached_property
     def examples(self) -> dict[Any, list[Mapping[str, Any]]]:
         """Examples by split, read once."""
@@ -156,12 +151,12 @@ class HeadTask(ProgramTask[Any, Results, HeadData, HeadProgram]):
         names = {"train": "training"}
         return {names.get(split, split): len(examples) for split, examples in self.examples.items()}
 
-    def load_data(self) -> HeadData:
+    def load_data(self) -> Data:
         """Encodes all examples, so examples that cannot be used raise before training."""
         examples, codec = self.examples, self.codec()  # in this order, so that bad data are named first
         encoded = {split: self.encode(codec, rows) for split, rows in examples.items()}
         rows = {split: [row for item in items for row in item.rows] for split, items in encoded.items()}
-        return HeadData(
+        return Data(
             rows["train"],
             rows["validation"],
             self.collate(codec),

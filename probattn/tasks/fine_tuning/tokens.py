@@ -24,7 +24,7 @@ from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
 from probattn.tasks.errors import RunError
-from probattn.tasks.fine_tuning.deciding import Entropies, HeadDeciding
+from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
@@ -208,9 +208,8 @@ class Tokens(HeadTask):
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """For each text, the share of words with the right tag."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
         labelled = batch["labels"] != IGNORED
-        right = (program(inputs).argmax(dim=-1) == batch["labels"]) & labelled
+        right = (program(batch).argmax(dim=-1) == batch["labels"]) & labelled
         return {"accuracy": right.sum(dim=1) / labelled.sum(dim=1).clamp_min(1)}
 
     def encode(self, codec: Any, examples: Examples) -> list[Encoded]:

@@ -23,7 +23,7 @@ from probattn.metrics.functional.texts import ROUGE
 from probattn.report import ModelKey, Results
 from probattn.report.measures import MeasureText
 from probattn.report.record import Record
-from probattn.tasks.errors import RunError
+from probattn.tasks.errors import as_run_error
 from probattn.tasks.measures import number, share
 
 
@@ -74,11 +74,9 @@ Written = list[list[str | int]]
 
 def row_to_write(line: str, vocabulary: GraphVocabulary) -> GraphText:
     """A line to write about; ``RunError`` where it is none."""
-    try:
+    with as_run_error(DataError):
         row = read_row(line, vocabulary.relations, "a line to write about", written=False)
         GraphTexts((row,), vocabulary.relations, "predict").check_types(vocabulary.types)
-    except DataError as error:
-        raise RunError(str(error)) from error
     return row
 
 

@@ -24,7 +24,7 @@ from probattn.models import (
 from probattn.models.program import IGNORED, seeded
 from probattn.report import ModelKey, RunDescription, Sheet
 from probattn.tasks.answering import Answering, Drawing
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import as_run_error
 from probattn.tasks.graph_text.page import sections
 from probattn.tasks.graph_text.recipe import GraphTextRecipe
 from probattn.tasks.graph_text.results import (
@@ -41,7 +41,8 @@ from probattn.tasks.graph_text.results import (
 )
 from probattn.tasks.measured import joined, posteriors_of
 from probattn.tasks.networks import Network, check_finished, in_batches
-from probattn.tasks.scratch import CodecData, ScratchTask
+from probattn.tasks.programs import Data
+from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.view import ResultsView
 
 VOCABULARY = "vocabulary.json"
@@ -88,7 +89,7 @@ class GraphTextAnswering(Answering):
         return {"written": answer["written"]}
 
 
-class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, GraphTextProgram]):
+class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, Data, GraphTextProgram]):
     """Generation of texts by GraphWriter (Koncel-Kedziorski et al. 2019), at the posterior expectation of attention."""
 
     section = "graph_text"
@@ -106,14 +107,12 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
         """Source of METEOR's synonyms; None to use none."""
         return find_wordnet()
 
-    def load_data(self) -> CodecData:
+    def load_data(self) -> Data:
         """Tokenizes all texts, and checks before training that the packages of the measures are installed."""
-        try:
+        with as_run_error(ImportError):
             bleu(["a"], ["a"])
             meteor(["a"], ["a"], self.wordnet)
             rouge(["a"], ["a"])
-        except ImportError as error:
-            raise RunError(one_line(error)) from error
         vocabulary = GraphVocabulary.of(self.datasets["train"], self.recipe.graph_text.min_frequency)
         fingerprint = {"data": digest(digested(self.datasets))}
         return self.tokenized_data(vocabulary, fingerprint)
@@ -153,10 +152,8 @@ class GraphTextTask(ScratchTask[GraphTextRecipe, GraphTextResults, CodecData, Gr
 
     def load_codec(self, folder: Path) -> GraphVocabulary:
         """The vocabulary of a trained network in its folder."""
-        try:
+        with as_run_error(DataError):
             return GraphVocabulary.load(folder / VOCABULARY)
-        except DataError as error:
-            raise RunError(one_line(error)) from error
 
     def network_words(self) -> str:
         """Description of the network for the report."""

@@ -28,7 +28,7 @@ from probattn.report import (
 from probattn.report.measures import capital
 from probattn.sites import METHODS, AlignmentAttention, BayesianAttention
 from probattn.tasks.answering import Drawing, Limits
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.measured import predictions
 from probattn.tasks.networks import (
@@ -77,23 +77,18 @@ class Graphs(ProgramTask[GraphRecipe, Results, Data, "NodeClassifier"]):
 
     def program(self, *, baseline: bool = False) -> NodeClassifier:
         """The recipe's network as a Pyro program; see :meth:`ProgramTask.program`."""
-        try:
+        with as_run_error(ImportError):  # torch-geometric is not installed
             from probattn.models.graph import GATOptions, GraphAttentionNetwork, NodeClassifier
-        except ImportError as error:  # torch-geometric is not installed
-            raise RunError(one_line(error)) from error
         recipe, graph = self.recipe, self.graph
-        with seeded(recipe.training.seed):
-            try:
-                net = GraphAttentionNetwork(
-                    graph.num_features,
-                    graph.num_classes,
-                    GATOptions(**recipe.network.model_dump()),
-                    attention=None if baseline else recipe.of(BayesianAttention),
-                    alignment=None if baseline else recipe.of(AlignmentAttention),
-                    layers=recipe.attention.layers,
-                )
-            except ValueError as error:
-                raise RunError(one_line(error)) from error
+        with seeded(recipe.training.seed), as_run_error(ValueError):
+            net = GraphAttentionNetwork(
+                graph.num_features,
+                graph.num_classes,
+                GATOptions(**recipe.network.model_dump()),
+                attention=None if baseline else recipe.of(BayesianAttention),
+                alignment=None if baseline else recipe.of(AlignmentAttention),
+                layers=recipe.attention.layers,
+            )
         return NodeClassifier(net, graph, num_data=int(graph.train_mask.sum()))
 
     def driver(self, program: NodeClassifier, **options: Any) -> SVIDriver:

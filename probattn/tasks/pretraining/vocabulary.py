@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from probattn.data import DataError
 from probattn.models.hosts.pretrained import StoredNetworkError, open_pretrained
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import RunError, as_run_error
 
 PAD, UNKNOWN, BEGIN, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The first tokens of a vocabulary, as in BERT's and ELECTRA's."""
@@ -106,10 +106,8 @@ def _learned(
 
 def loaded_tokenizer(source: str) -> Any:
     """The tokenizer of a folder or of the hub; ``RunError`` where it cannot be read or lacks a special token."""
-    try:
+    with as_run_error(StoredNetworkError, where="pretraining.tokenizer"):
         tokenizer = open_pretrained(AutoTokenizer, source)
-    except StoredNetworkError as error:
-        raise RunError(f"pretraining.tokenizer: {one_line(error)}") from error
     missing = next((name for name in NEEDED if getattr(tokenizer, name, None) is None), None)
     if missing is not None:
         raise RunError(

@@ -131,7 +131,6 @@ class RunRecipe(Section):
 
     def dump(self) -> str:
         """The recipe as YAML, every key written out."""
-        text: str = yaml.dump(
+        return yaml.dump(
             self.model_dump(), Dumper=RecipeDumper, sort_keys=False, allow_unicode=True, width=110
         )
-        return text

@@ -107,8 +107,7 @@ def drawn_section(keys: Mapping[str, Key | tuple[Any, Any]], base: Any = DrawnSe
         factory = functools.partial(dict, default) if isinstance(default, dict) else field.default_factory
         standard = {"default_factory": factory} if factory else {"default": default}
         declarations[name] = (annotation, Field(**standard, **changes))
-    make: Any = create_model
-    model = make("Drawn", __base__=base, **declarations)
+    model = create_model("Drawn", __base__=base, **declarations)
     model.drawn = base.drawn | drawn
     return model
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
@@ -23,7 +22,7 @@ from probattn.tasks.sections.yaml_nodes import (
     SUFFIXES,
     KeyPath,
     Positions,
-    RecipeDumper,
+    one_line_yaml,
     parse,
     parse_value,
     recipe_text,
@@ -242,8 +241,7 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return "must be given"
-    text = yaml.dump(value, Dumper=RecipeDumper, default_flow_style=True, width=1000).removesuffix("...\n")
-    return f"`{text.strip()}`"
+    return f"`{one_line_yaml(value)}`"
 
 
 def _about(model: type[BaseModel]) -> str:

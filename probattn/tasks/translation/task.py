@@ -34,10 +34,11 @@ from probattn.models.translation.variational import MAX_PLATE_NESTING
 from probattn.report import Curve, ModelKey, RunDescription, Sheet
 from probattn.report.bootstrap import Columns
 from probattn.tasks.answering import Answering, Drawing, Limits
-from probattn.tasks.errors import RunError, one_line
+from probattn.tasks.errors import as_run_error
 from probattn.tasks.measured import joined
 from probattn.tasks.networks import Network, in_batches, put_methods
-from probattn.tasks.scratch import CodecData, ScratchTask
+from probattn.tasks.programs import Data
+from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.translation.recipe import TranslationNetworkRecipe, TranslationRecipe
 from probattn.tasks.translation.results import (
     MEASURES,
@@ -89,7 +90,7 @@ class TranslationAnswering(Answering):
         return {"translation": answer["translation"]}
 
 
-class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, Translator]):
+class Translation(ScratchTask[TranslationRecipe, TranslationResults, Data, Translator]):
     """Translation by an encoder-decoder, a Transformer or an LSTM, trained from random weights."""
 
     section = "translation"
@@ -118,7 +119,7 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
             f"lexical probe, got {name!r}"
         )
 
-    def load_data(self) -> CodecData:
+    def load_data(self) -> Data:
         """Learns the subwords and tokenizes all sentences, so sentences that cannot be used raise before training."""
         options, train = self.recipe.translation, self.datasets["train"]
         subwords = Subwords.train(train.sources + train.targets, options.subwords, options.subword_model)
@@ -267,11 +268,9 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, CodecData, 
             )
             for network in networks
         }
-        try:
+        with as_run_error(ImportError):
             counts = {key: bleu_counts(texts, test.targets) for key, texts in translations.items()}
             signature = bleu(translations[last.key], test.targets).signature
-        except ImportError as error:
-            raise RunError(one_line(error)) from error
         pairs = zip(test.sources, test.targets, strict=True)
         rows = ({"source": source, "reference": reference} for source, reference in pairs)
         self.keep_texts(last.folder, rows, translations)

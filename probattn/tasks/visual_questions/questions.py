@@ -21,6 +21,7 @@ from probattn.inference.posterior import Posterior
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.models import VisualQuestionProgram
 from probattn.report import MODEL_TITLES, Group, Listing, ModelKey, Predictions, Sheet
+from probattn.report.attention import rounded_rows
 from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.measured import predictions
@@ -29,7 +30,6 @@ from probattn.tasks.visual_questions.results import (
     AnswerMap,
     GivenAnswer,
     PartEffect,
-    Values,
     VisualQuestionSample,
 )
 
@@ -65,8 +65,8 @@ def attention_maps(network: Trained, inputs: Mapping[str, Tensor], options: Any)
     draws_of_maps = drawn.split([height * width for height, width in shapes.values()], dim=1)
     return {
         name: AnswerMap(
-            mean=_rows(draws.mean(dim=0).view(shape)),
-            spread=_rows(draws.std(dim=0).view(shape)) if len(draws) > 1 else (),
+            mean=rounded_rows(draws.mean(dim=0).view(shape).clamp_min(0), WEIGHT_DIGITS),
+            spread=rounded_rows(draws.std(dim=0).view(shape), WEIGHT_DIGITS) if len(draws) > 1 else (),
         )
         for (name, shape), draws in zip(shapes.items(), draws_of_maps, strict=True)
     }
@@ -98,10 +98,6 @@ def _regions(network: Trained, inputs: Mapping[str, Tensor]) -> int:
     """Number of regions of the images."""
     grid = network.net.config.grid_size
     return inputs["region_features"].shape[1] if grid is None else int(grid**2)
-
-
-def _rows(values: Tensor) -> tuple[Values, ...]:
-    return tuple(tuple(round(max(0.0, value), WEIGHT_DIGITS) for value in row) for row in values.tolist())
 
 
 FORM = "the path or the number of an image, a tab and a question"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer
 
 from probattn.data import (
     DataError,
@@ -31,7 +31,9 @@ from probattn.models.program import seeded
 from probattn.report import DataSet, ModelKey, RunDescription
 from probattn.tasks.answering import Drawing
 from probattn.tasks.measured import joined, predictions
-from probattn.tasks.scratch import CodecData, ScratchTask
+from probattn.tasks.networks import named_outputs
+from probattn.tasks.programs import Data, ProgramTask
+from probattn.tasks.scratch import ScratchTask
 from probattn.tasks.view import ResultsView
 from probattn.tasks.visual_questions.page import sections
 from probattn.tasks.visual_questions.questions import Trained, VisualAnswering, by_kind, sample_of
@@ -49,7 +51,7 @@ Columns = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class VisualQuestionData(CodecData):
+class VisualQuestionData(Data):
     """Tokenized questions; ``unknown`` is the number of those of each role without an answer of the vocabulary."""
 
     answers: tuple[str, ...] = ()
@@ -70,6 +72,7 @@ class VisualQuestionTask(
     network_title = "MCAN"
     answering_class = VisualAnswering
     accuracy_title = "accuracy"
+    num_outputs = ProgramTask.num_outputs
 
     def notes(self) -> Iterable[str]:
         """Number of questions whose answers are all outside the vocabulary."""
@@ -131,10 +134,6 @@ class VisualQuestionTask(
                     f"alone, such as {subset.rows[0].answer!r}"
                 )
 
-    def num_outputs(self, net: PreTrainedModel) -> int:
-        """Number of answers in the vocabulary."""
-        return int(net.config.num_labels or 0)
-
     def untrained(self, codec: Any) -> McanForQuestionAnswering:
         """The recipe's network with random weights and word vectors, in training mode."""
         return new_network(self.recipe, len(codec), self.data.answers, self.data.vectors)
@@ -158,8 +157,7 @@ class VisualQuestionTask(
 
     def validation_metrics(self, program: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Accuracy of each question of a batch."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        predicted = program(inputs).argmax(dim=-1, keepdim=True)
+        predicted = program(batch).argmax(dim=-1, keepdim=True)
         return {"accuracy": batch["labels"].gather(1, predicted)[:, 0]}
 
     def load_codec(self, folder: Path) -> Any:
@@ -286,7 +284,6 @@ def new_network(
 ) -> McanForQuestionAnswering:
     """The recipe's network with random weights, a function of the seed, and word vectors ``[V, E]``."""
     network, data = recipe.network, recipe.visual_questions
-    names = dict(enumerate(answers))
     config = McanConfig(
         vocab_size=words,
         embedding_size=network.embedding_size if vectors is None else vectors.shape[1],
@@ -301,8 +298,7 @@ def new_network(
         image_size=data.image_size,
         glimpses=network.glimpses,
         latent_reduction=network.latent_reduction,
-        id2label=names,
-        label2id={name: number for number, name in names.items()},
+        **named_outputs(answers),
     )
     if config.grid_size is not None:  # the number of regions in a file is known when it is read
         config.max_position_embeddings = max(data.max_length, config.grid_size**2)
