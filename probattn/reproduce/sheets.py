@@ -30,7 +30,7 @@ def sheet(record: TableRecord) -> Sheet:
     gains = "the named row, or the first row" if named else "the first row"
     notes = [
         f"{record.table}: {table.shows}",
-        f"Size: {record.size}. Gains are differences to {gains}, paired by seed.",
+        f"Size: {record.size}. Gains are differences from {gains}, paired by seed.",
     ]
     notes += [table.note] if table.note and record.size == "small" else []
     notes += [f"Changed: {', '.join(record.set)}."] if record.set else []
