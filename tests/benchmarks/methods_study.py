@@ -115,7 +115,7 @@ class MethodsStudy:
             rows = tuple(
                 row for row in rows if row.variant in LATENT or (row.recipe, row.variant) == results.reference
             )
-        elif self.group == "objective":
+        elif part == "objective":
             rows = tuple(
                 row.model_copy(update={"cost": UNMEASURED}) for row in rows if row.variant in OBJECTIVE_WAYS
             )

@@ -9,12 +9,14 @@ pytest.importorskip(
 launches = pytest.importorskip("launches")
 pytestmark = pytest.mark.interpreter
 
-SLOW = {"aligned, OT", "aligned, MMD"}
+MINUTES = {"aligned, OT", "aligned, MMD"}
+SECONDS = {("draws", "BAM"), ("train", "BAM, log-normal")}
+"""Slow, and with kernels that other counts have too."""
 COUNTED = [
-    (kind, variant)
+    pytest.param(kind, variant, marks=pytest.mark.slow if (kind, variant) in SECONDS else ())
     for kind, declared in launches.KINDS.items()
     for variant in declared["ceilings"]
-    if kind != "compiled" and variant not in SLOW
+    if kind != "compiled" and variant not in MINUTES
 ]
 
 

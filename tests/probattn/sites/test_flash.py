@@ -363,6 +363,8 @@ def test_a_compiled_network_has_no_maps_either(posterior: Any, by_kernel: list[s
         assert set(by_kernel) == set(KERNELS)
         results.append([*terms[:2], *gradients, draws])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+    if posterior == "weibull":  # a graph with maps takes some seconds
+        return
     by_kernel.clear()
     guide = AttentionGuide(lambda: torch.compile(net, backend="eager")(**inputs, output_attentions=True))
     with torch.no_grad(), guide.outputs_alone(), guide, pyro.plate("data", 3):
@@ -488,15 +490,15 @@ def test_what_no_kernel_computes_is_left_to_others(
     options: dict[str, Any], call: dict[str, Any], by_kernel: list[str]
 ) -> None:
     tensors = [torch.randn(B, H, length, 5, device=DEVICE) for length in (7, 9, 9)]
-    guide = AttentionGuide(lambda: None)
-    with guide.outputs_alone(), guide, pyro.plate("data", B):
-        assert can_flash(BayesianAttention.bam(), Attending(*tensors))
-        assert not can_flash(BayesianAttention.bam(**options), Attending(*tensors, **call))
-        assert not can_flash(BayesianAttention(), Attending(*tensors))
-        wide = [tensor.new_ones(*tensor.shape[:3], 129) for tensor in tensors]
-        assert not can_flash(BayesianAttention.bam(), Attending(*wide))
-        assert not can_flash(BayesianAttention.bam(), Attending(*tensors[:2], tensors[2].half()))
-    assert not can_flash(BayesianAttention.bam(), Attending(*tensors))
+    assert can_flash(BayesianAttention.bam(), Attending(*tensors))
+    assert not can_flash(BayesianAttention.bam(**options), Attending(*tensors, **call))
+    assert not can_flash(BayesianAttention(), Attending(*tensors))
+    wide = [tensor.new_ones(*tensor.shape[:3], 129) for tensor in tensors]
+    assert not can_flash(BayesianAttention.bam(), Attending(*wide))
+    assert not can_flash(BayesianAttention.bam(), Attending(*tensors[:2], tensors[2].half()))
+    with pyro.poutine.trace(), pyro.plate("data", B), torch.no_grad():
+        site = BayesianAttention.bam(prior="constant").build(H, 5).to(DEVICE)
+        assert site.attend_alone("site", Attending(*tensors))[1] is not None
     assert not by_kernel
 
 
