@@ -65,9 +65,6 @@ class MethodsStudy:
     folder: study.Folder
     data: Annotated[Literal["clinc150", "banking77", "trec", "rotten_tomatoes"], typer.Option()] = "banking77"
     group: Annotated[Literal["methods", "objective", "particles"], typer.Option()] = "methods"
-    part: Annotated[
-        str | None, typer.Option(help="Name of the results in the file; the group's by default.")
-    ] = None
     seeds: study.Seeds = 3
     variants: study.Names = None
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the runs.")] = 1
@@ -100,7 +97,7 @@ class MethodsStudy:
                 _, results = compare(replace(options, against=DROPOUT), folder, quiet=True)
                 self.write(DROPOUT, results)
             _, results = compare(options, folder, quiet=True)
-            self.write(self.part or self.group, results)
+            self.write(self.group, results)
         show(comparison_table(results))
         return results
 
@@ -111,22 +108,21 @@ class MethodsStudy:
         their costs; of the comparison with dropout only :data:`LATENT` ways.
         """
         rows = results.rows
-        if part == DROPOUT:
-            rows = tuple(
-                row for row in rows if row.variant in LATENT or (row.recipe, row.variant) == results.reference
-            )
-        elif part == "objective":
+        if part == "objective":
             rows = tuple(
                 row.model_copy(update={"cost": UNMEASURED}) for row in rows if row.variant in OBJECTIVE_WAYS
             )
-        elif self.group == "particles":
+        elif part == "particles":
             rows = tuple(row for row in rows if row.variant in PARTICLE_WAYS)
+        elif part == DROPOUT:
+            rows = tuple(
+                row for row in rows if row.variant in LATENT or (row.recipe, row.variant) == results.reference
+            )
         results = results.model_copy(update={"rows": rows})
         known: dict[str, Any] = study.read_json(self.output) if self.output.exists() else {}
         own = known.get(part, {}) | {self.data: rounded(results.model_dump(mode="json"))}
         parts = known | {part: {name: own[name] for name in SETTINGS if name in own}}
-        names = dict.fromkeys((*GROUPS, DROPOUT, *parts))
-        study.write_json({name: parts[name] for name in names if name in parts}, self.output)
+        study.write_json({name: parts[name] for name in (*GROUPS, DROPOUT) if name in parts}, self.output)
 
 
 STUDY = MethodsStudy

@@ -10,7 +10,7 @@ from probattn.comparison.page import SHOWN, row_title
 from probattn.comparison.variants import MEASURES
 
 SOURCE = "tests/benchmarks/study.py methods"
-PARTS = ("methods", "objective", "particles", "particle_variants", "dropout")
+PARTS = ("methods", "objective", "particles", "dropout")
 LATENT = ("draws", "moments")
 """Predictions of latent attention."""
 NAMES = {

@@ -39,8 +39,8 @@ if find_spec("triton") is not None:
     from probattn.sites.kernels import noise_limits
     from probattn.sites.triton_kernels import site_noise
 
-    # PLR0917: a kernel takes pointers and sizes one by one.
     @triton.jit
+    # PLR0917: a kernel takes pointers and sizes one by one.
     def noise_kernel(  # noqa: PLR0917
         seeds, out, rows, heads, queries, keys, low, high,
         NORMAL: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
