@@ -12,13 +12,13 @@ import typer
 from typer.models import CommandInfo
 
 from probattn.cli import checking, explaining, studies
+from probattn.cli.built_in import recipe_files, recipes_table
 from probattn.cli.checking import LabelColumn, PairColumn, TextColumn, check_file
 from probattn.cli.console import (
     check_recipe,
     echo,
     fails_in_one_line,
     import_tasks,
-    recipe_files,
     says_how_to_resume,
     show,
 )
@@ -405,9 +405,6 @@ def demo(
 @fails_in_one_line
 def recipes() -> None:
     """List the recipes that come with the library, and what each is for."""
-    import_tasks()
-    from probattn.cli.starting import recipes_table
-
     show(recipes_table())
 
 

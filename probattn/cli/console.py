@@ -131,14 +131,9 @@ def _open_streams() -> Iterator[None]:
         yield
 
 
-def recipe_files() -> dict[str, Path]:
-    """Files of built-in recipes by name, found without the tasks."""
-    tasks = Path(__file__).parent.with_name("tasks")
-    return {file.stem: file for file in tasks.glob("*/recipes/*.yaml")}
-
-
 def check_recipe(path_or_name: str) -> None:
     """Raises ``RecipeError`` for a recipe that is not there or is no YAML, before the tasks are imported."""
+    from probattn.cli.built_in import recipe_files
     from probattn.tasks.sections.yaml_nodes import parse, recipe_text
 
     parse(recipe_text(path_or_name, recipe_files()), path_or_name)

@@ -1,9 +1,8 @@
-"""Recipes to start from, for the columns that a file has; tables of recipes and of attention methods."""
+"""Recipes to start from, for the columns that a file has; the table of attention methods."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from probattn.cli.built_in import heading_comment
 from probattn.cli.checking import Checked
 from probattn.cli.options import first_sentence
 from probattn.files.durable import write_atomically
@@ -175,39 +175,6 @@ def _comment(text: str, depth: int) -> list[str]:
         subsequent_indent=sign,
         break_long_words=False,
         break_on_hyphens=False,
-    )
-
-
-def heading_comment(text: str) -> str:
-    r"""The comment at the head of a YAML file, without its signs.
-
-    Example:
-        >>> heading_comment("# One,\n# two.\ndata: {}  # three")
-        'One, two.'
-    """
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return " ".join(lines)
-
-
-def recipes_table() -> Sheet:
-    """Recipes that come with the library, by task."""
-    from probattn.tasks.registry import built_in_recipes, load_task
-
-    tasks: dict[str, list[tuple[str, str]]] = {}
-    for name, file in sorted(built_in_recipes().items()):
-        summary = first_sentence(heading_comment(file.read_text(encoding="utf-8")))
-        kind = type(load_task(name)).__name__.removesuffix("Task")
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).capitalize()  # "GraphText" is "Graph text"
-        tasks.setdefault(words, []).append((name, summary))
-    return Sheet(
-        ("recipe", "purpose"),
-        tuple(Group(task, tuple(rows)) for task, rows in tasks.items()),
-        words=2,
-        notes=("`probattn init RECIPE` writes one into a file of your own, every key with what it means.",),
     )
 
 

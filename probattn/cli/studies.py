@@ -138,17 +138,19 @@ def reproduce(
     quiet: QuietOption = False,
 ) -> None:
     """List the papers' tables or claims, or run what a table needs and show its figures beside the paper's."""
-    from probattn.reproduce import claims_sheet, listing, sheet
-    from probattn.reproduce import reproduce as run
-    from probattn.tasks import devices, progress
-
     if table in (None, "claims"):
-        listed = claims_sheet() if table else listing()
+        from probattn import reproduce as declared
+
+        listed = declared.claims_sheet() if table else declared.listing()
         if as_json:
             typer.echo(json.dumps(asdict(listed)))
         else:
             show(listed)
         return
+    from probattn.reproduce import reproduce as run
+    from probattn.reproduce import sheet
+    from probattn.tasks import devices, progress
+
     options = replace(options, set=(*options.set, *devices.override(device)))
     folder = output or Path("reproduced") / table / options.size
     goes_on = interruption_says(lambda: "the same command goes on where it was")

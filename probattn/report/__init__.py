@@ -11,105 +11,107 @@ run. Shapes: N examples, C classes, P draws, H attention heads, T queries, S key
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from probattn.checks import missing
+from probattn.checks import imported_when_used, missing
+from probattn.terminal import Group, Sheet, printable, printable_lines
 
 if find_spec("jinja2") is None:
     raise missing("probattn.report", "jinja2", "report")
 
-from probattn.report.alignment import Alignment, HeadCloud, SiteAlignment
-from probattn.report.attention import (
-    AttentionExample,
-    AttentionMap,
-    Example,
-    Reason,
-    attention_example,
-    own_tokens,
-)
-from probattn.report.bootstrap import (
-    LEAST_EFFECT,
-    LEAST_EXAMPLES,
-    LEAST_SEEDS,
-    bootstrap_p,
-    compare,
-    corrected,
-    is_reliable,
-    paired_bootstrap,
-    seeds_p,
-)
-from probattn.report.curves import training_curves
-from probattn.report.dynamics import (
-    Agreement,
-    Contextualized,
-    Dynamics,
-    PairAgreement,
-    Rating,
-    WatchedExample,
-    WatchedMaps,
-    WatchedStep,
-)
-from probattn.report.evaluation import (
-    Evaluation,
-    PredictedData,
-    Predictions,
-    confident_mistakes,
-    describe,
-    evaluate,
-    evaluate_columns,
-    mistakes_by_bin,
-    most_uncertain,
-)
-from probattn.report.findings import Finding, combine, evidence, findings, headline
-from probattn.report.head_distances import (
-    HeadDistances,
-    Projection,
-    TokenSample,
-    clouds,
-    gather,
-    head_bandwidths,
-    head_distances,
-    site_alignments,
-)
-from probattn.report.heads import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads, site_heads
-from probattn.report.measures import (
-    CLASS_MEASURES,
-    MODEL_LABELS,
-    MODEL_TITLES,
-    ROLE_TITLES,
-    MeasureText,
-    Verdict,
-)
-from probattn.report.page import render_report, write_report
-from probattn.report.record import (
-    MODELS,
-    ClassMeasure,
-    Comparison,
-    Curve,
-    DataSet,
-    Difference,
-    Entropy,
-    Listing,
-    ModelKey,
-    PAvPUPoint,
-    ReliabilityBin,
-    RiskCoverage,
-    Role,
-    RunDescription,
-    Scores,
-    SingleRun,
-)
-from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, read_results, write_results
-from probattn.report.sites import (
-    EDGE_MEASURES,
-    EdgeAttention,
-    SiteHealth,
-    WeightSpread,
-    site_health,
-    weight_spreads,
-)
-from probattn.report.terminal import comparisons, results_table
-from probattn.report.words import WordsExample
-from probattn.terminal import Group, Sheet, printable, printable_lines
+if TYPE_CHECKING:
+    from probattn.report.alignment import Alignment, HeadCloud, SiteAlignment
+    from probattn.report.attention import (
+        AttentionExample,
+        AttentionMap,
+        Example,
+        Reason,
+        attention_example,
+        own_tokens,
+    )
+    from probattn.report.bootstrap import (
+        LEAST_EFFECT,
+        LEAST_EXAMPLES,
+        LEAST_SEEDS,
+        bootstrap_p,
+        compare,
+        corrected,
+        is_reliable,
+        paired_bootstrap,
+        seeds_p,
+    )
+    from probattn.report.curves import training_curves
+    from probattn.report.distances import (
+        HeadDistances,
+        Projection,
+        TokenSample,
+        clouds,
+        gather,
+        head_bandwidths,
+        head_distances,
+        site_alignments,
+    )
+    from probattn.report.dynamics import (
+        Agreement,
+        Contextualized,
+        Dynamics,
+        PairAgreement,
+        Rating,
+        WatchedExample,
+        WatchedMaps,
+        WatchedStep,
+    )
+    from probattn.report.evaluation import (
+        Evaluation,
+        PredictedData,
+        Predictions,
+        confident_mistakes,
+        describe,
+        evaluate,
+        evaluate_columns,
+        mistakes_by_bin,
+        most_uncertain,
+    )
+    from probattn.report.heads import HeadDrops, HeadRows, Heads, HeadsKey, SiteHeads, site_heads
+    from probattn.report.measures import (
+        CLASS_MEASURES,
+        MODEL_LABELS,
+        MODEL_TITLES,
+        ROLE_TITLES,
+        MeasureText,
+        Verdict,
+    )
+    from probattn.report.page import render_report, write_report
+    from probattn.report.record import (
+        MODELS,
+        ClassMeasure,
+        Comparison,
+        Curve,
+        DataSet,
+        Difference,
+        Entropy,
+        Listing,
+        ModelKey,
+        PAvPUPoint,
+        ReliabilityBin,
+        RiskCoverage,
+        Role,
+        RunDescription,
+        Scores,
+        SingleRun,
+    )
+    from probattn.report.results import SCHEMA_VERSION, Results, ResultsFileError, read_results, write_results
+    from probattn.report.sites import (
+        EDGE_MEASURES,
+        EdgeAttention,
+        SiteHealth,
+        WeightSpread,
+        site_health,
+        weight_spreads,
+    )
+    from probattn.report.summary import Finding, combine, evidence, findings, headline
+    from probattn.report.terminal import comparisons, results_table
+    from probattn.report.words import WordsExample
 
 # Predictions and their measures
 __all__ = ["PredictedData", "Predictions", "Evaluation"]
@@ -138,3 +140,27 @@ __all__ += ["Dynamics", "WatchedExample", "WatchedMaps", "WatchedStep", "trainin
 __all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
 # Tables and text of a terminal
 __all__ += ["Group", "Sheet", "results_table", "printable", "printable_lines"]
+
+__getattr__ = imported_when_used(
+    __name__,
+    __all__,
+    (
+        "alignment",
+        "attention",
+        "bootstrap",
+        "curves",
+        "dynamics",
+        "evaluation",
+        "summary",
+        "distances",
+        "heads",
+        "measures",
+        "page",
+        "record",
+        "results",
+        "sites",
+        "terminal",
+        "words",
+    ),
+    (),
+)

@@ -11,7 +11,6 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probattn.files.durable import write_atomically
-from probattn.report.findings import evidence, headline, opening
 from probattn.report.markup import Section, breakable, formatted, plain
 from probattn.report.measures import (
     MINUS,
@@ -25,6 +24,7 @@ from probattn.report.measures import (
 from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
 from probattn.report.sections import QUANTITIES, report_sections
+from probattn.report.summary import evidence, headline, opening
 from probattn.report.svg import isolated
 from probattn.sites.particle_layers import ParticleLayers
 from probattn.terminal import duration, printable_lines

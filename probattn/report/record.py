@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from probattn.inference.records import Number
-from probattn.sites import METHODS, BayesianAttention
 
 ModelKey = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """A network or prediction method: "deterministic", the baseline; the ``key`` of a method of deterministic attention;
 "variational", a network with a latent source token for each target token; "bayesian_mean", the mean over posterior
 draws; "bayesian_expectation", the network at the posterior expectation; "bayesian_moments", the mean in closed form."""
 
-LATENT = BayesianAttention.key
+LATENT: ModelKey = "bayesian_mean"
+"""The ``key`` of latent attention."""
 
 BESIDE: tuple[ModelKey, ...] = ("bayesian_expectation", "bayesian_moments")
 """Further predictions of a network of latent attention, beside those of draws."""
@@ -28,6 +28,8 @@ class _Keys(Sequence[str]):
         self._first, self._last = first, last
 
     def __getitem__(self, index: Any) -> Any:
+        from probattn.sites import METHODS  # here, since it imports torch, which lists of records do without
+
         methods = (item.key for item in METHODS if item.key != LATENT)
         return (*self._first, *methods, "variational", *self._last)[index]
 

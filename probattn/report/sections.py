@@ -15,12 +15,12 @@ from probattn.report import measures
 from probattn.report.alignment import alignment_section
 from probattn.report.attention import Example, attention_section
 from probattn.report.dynamics import dynamics_section
-from probattn.report.findings import findings, interval_ends
 from probattn.report.heads import heads_section
 from probattn.report.markup import Figure, Section, exact
 from probattn.report.record import BESIDE, MODELS, Comparison, Curve, DataSet, Scores
 from probattn.report.results import Results
 from probattn.report.sites import edges_section, posterior_section
+from probattn.report.summary import findings, interval_ends
 from probattn.report.svg import draws_glyph, interval_glyph, isolated
 from probattn.report.words import words_section
 from probattn.terminal import printable

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from probattn.report.findings import findings, headline
 from probattn.report.measures import MODEL_LABELS, ROLE_TITLES
 from probattn.report.record import ModelKey
 from probattn.report.results import Results
 from probattn.report.sites import EDGE_MEASURES
+from probattn.report.summary import findings, headline
 from probattn.terminal import Group, Sheet
 
 RELIABLE = "*"

@@ -24,5 +24,5 @@ __all__ += ["CellRecord", "TableRecord", "measured", "read_record"]
 __all__ += ["ReproduceOptions", "listing", "reproduce", "sheet"]
 
 __getattr__ = imported_when_used(
-    __name__, __all__, ("declarations", "evidence", "records", "running", "sheets"), ("ReproduceOptions",)
+    __name__, __all__, ("declarations", "records", "sheets", "evidence", "running"), ("ReproduceOptions",)
 )

@@ -12,10 +12,10 @@ import yaml
 from pydantic import Field, model_validator
 
 from probattn.metrics.functional import MeanInterval, mean_interval
-from probattn.report import Group, Sheet
 from probattn.report.record import Record
 from probattn.reproduce.declarations import LOADER, papers
 from probattn.reproduce.records import measured
+from probattn.terminal import Group, Sheet
 
 Verdict = Literal["holds", "direction", "no", "not measured"]
 Outcome = Literal["holds", "direction", "no", "not measured", "against"]

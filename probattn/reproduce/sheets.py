@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from probattn.metrics.functional import MeanInterval, mean_interval
-from probattn.report import Group, Sheet
+from probattn.terminal import Group, Sheet
+
+if TYPE_CHECKING:
+    from probattn.metrics.functional import MeanInterval
 from probattn.reproduce.declarations import Table, find_table, papers
 from probattn.reproduce.records import CellRecord, TableRecord, measured
 
@@ -45,6 +48,10 @@ def _title(table: Table, record: TableRecord, column: str) -> str:
 
 
 def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str, ...]]:
+    from probattn.metrics.functional import (
+        mean_interval,
+    )  # imports torch, which a list of tables does without
+
     digits = 2 if table.in_percent(column) else 3
     for row, axis in table.rows.items():
         cell, first = record.cells.get(row, {}).get(column), axis.reference or next(iter(table.rows))

@@ -363,13 +363,13 @@ def imported(*commands: str) -> tuple[list[int], set[str]]:
     return codes, set(modules)
 
 
-def test_checks_help_and_errors_import_no_torch():
+def test_checks_help_lists_and_errors_import_no_torch():
     write(Path("a.csv"), several()[0])
     Path("run").mkdir()
     Path("run/recipe.yaml").write_text("data: {train: a.csv}\n", encoding="utf-8")
     failing = re.split(r"; |\n", ERRORS)
-    codes, modules = imported("check a.csv", "--help", "train --help", *failing)
-    assert codes == [0, 0, 0, *[2] * len(failing)]
+    codes, modules = imported("check a.csv", "--help", "train --help", "recipes", "reproduce", *failing)
+    assert codes == [*[0] * 5, *[2] * len(failing)]
     assert not modules & {"torch", "transformers", "scipy", "probattn.tasks.registry"}
 
 

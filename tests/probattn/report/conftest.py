@@ -12,8 +12,8 @@ from probattn.inference import Explanation, Word
 from probattn.report import evaluation
 from probattn.report.alignment import Alignment
 from probattn.report.attention import Example, Reason, attention_example
+from probattn.report.distances import TokenSample, clouds, head_bandwidths, site_alignments
 from probattn.report.dynamics import Dynamics, WatchedExample, WatchedMaps, WatchedStep
-from probattn.report.head_distances import TokenSample, clouds, head_bandwidths, site_alignments
 from probattn.report.heads import HeadDrops, HeadRows, Heads, SiteHeads
 from probattn.report.record import Curve, DataSet, RunDescription
 from probattn.report.results import Results

@@ -9,8 +9,8 @@ from scipy import stats
 
 from probattn import report
 from probattn.report.bootstrap import least_resamples
-from probattn.report.findings import headline
 from probattn.report.results import Results
+from probattn.report.summary import headline
 
 DIFFERENCES = st.lists(st.floats(-1, 1, allow_nan=False), min_size=1, max_size=60)
 

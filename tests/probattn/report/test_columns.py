@@ -7,10 +7,10 @@ from sklearn import metrics
 
 from probattn.report.columns import class_measure
 from probattn.report.evaluation import PredictedData, Predictions, evaluate
-from probattn.report.findings import headline
 from probattn.report.page import render_report
 from probattn.report.record import DataSet, RunDescription
 from probattn.report.results import Results
+from probattn.report.summary import headline
 
 SIZE = 400
 

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from probattn.inference import Explanation, Word
 from probattn.report import evaluation
 from probattn.report.attention import attention_example
-from probattn.report.findings import headline
 from probattn.report.markup import breakable, site_labels
 from probattn.report.measures import CLASS_MEASURES
 from probattn.report.page import RAMPS, duration, render_report, write_report
 from probattn.report.record import MODELS, SINGLE, Curve, DataSet, RunDescription
 from probattn.report.results import Results, write_results
 from probattn.report.sites import EDGE_MEASURES, SiteHealth
+from probattn.report.summary import headline
 from probattn.report.svg import isolated
 from probattn.report.terminal import results_table
 from probattn.report.words import WordsExample

@@ -8,8 +8,8 @@ from scipy import stats
 
 from probattn.metrics.functional import holm
 from probattn.report import Results, combine, evidence, findings, headline, render_report
-from probattn.report.findings import opening
 from probattn.report.measures import CLASS_MEASURES
+from probattn.report.summary import opening
 
 SHIFTS = {0: 0.03, 3: 0.041, 1: 0.035, 8: 0.029, 5: 0.038}
 """By how much the calibration of a seed's Bayesian network is worse, the seeds in no order."""

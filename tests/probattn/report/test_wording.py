@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probattn.report.findings import evidence, findings, headline, opening
 from probattn.report.measures import CLASS_MEASURES, counted, listed
 from probattn.report.results import Results
 from probattn.report.sites import SiteHealth, posterior_words
+from probattn.report.summary import evidence, findings, headline, opening
 
 BOUNDS = st.floats(-1, 1, allow_nan=False)
 

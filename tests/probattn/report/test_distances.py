@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from probattn.report.alignment import Alignment
-from probattn.report.head_distances import (
+from probattn.report.distances import (
     TokenSample,
     clouds,
     gather,
