@@ -86,7 +86,8 @@ def check_sites(owner: str, model: object, met: Collection[str]) -> None:
     if layers - set(met):
         listed = shortened(", ".join(sorted(layers - set(met))), 200)
         warnings.warn(
-            f"{owner}: the pass did not call the attention layers {listed}: no spread is theirs", stacklevel=3
+            f"{owner}: the pass did not call the attention layers {listed}; they add no uncertainty to the prediction",
+            stacklevel=3,
         )
 
 

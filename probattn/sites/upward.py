@@ -282,8 +282,8 @@ class SharedUpward:
         scores = current.scores
         if not len(scores) or len(scores) % draws:
             raise ValueError(
-                f"expected a batch of {draws} draws folded into its first dimension, got {len(scores)} rows; predict "
-                "with chunk_size=1 where the rows of the inputs are not those of the attention"
+                f"expected a batch of {draws} draws folded into its first dimension, got {len(scores)} rows; set "
+                "batch_first=True where a MultiheadAttention gets [batch, tokens, width], or predict with chunk_size=1"
             )
         rows = len(scores) // draws
         path = self._paths.get(call.chain)
