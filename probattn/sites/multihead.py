@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.nn import functional as F
 
 from probattn.sites.alignment import AlignmentAttention
@@ -96,6 +97,10 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
     def site_name(self) -> str:
         """Name of the Pyro site."""
         return self.site or str(self._pyro_name) or "attention"
+
+    @_disable_dynamo  # Pyro's sites and parameters cannot be parts of a compiled graph
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
 
     def forward(
         self,

@@ -10,6 +10,7 @@ import pyro
 import torch
 from pyro.distributions import Unit
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.jit._trace import is_tracing
 
 from probattn.checks import check_integer
@@ -325,6 +326,7 @@ def log_weights(name: str, value: Tensor, layout: Layout) -> Tensor:
     return value.clamp_min(torch.finfo(value.dtype).tiny).log()
 
 
+@_disable_dynamo  # a Pyro site cannot be a part of a compiled graph
 def attention(
     name: str,
     query: Tensor,

@@ -2,13 +2,22 @@
 
 from functools import partial
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 import transformers as hf
 from torch import nn
 
-from probattn import AlignmentAttention, BayesianAttention, RepulsiveAttention
-from probattn.inference import ParticleEnsemble, SVGDDriver, SVIDriver, training
+from probattn import AlignmentAttention, BayesianAttention, MultiheadAttention, RepulsiveAttention, attention
+from probattn.inference import (
+    AttentionELBO,
+    AttentionGuide,
+    ParticleEnsemble,
+    SVGDDriver,
+    SVIDriver,
+    training,
+)
 from probattn.inference.checkpoint import ConfigurationMismatchError
 from probattn.inference.compiled import CompiledNetworks
 from probattn.models import Classifier, convert
@@ -164,3 +173,46 @@ def test_a_network_that_is_compiled_already_stays_so(traced):
         assert net._compiled_call_impl is call
     assert net._compiled_call_impl is call
     CompiledNetworks("compile", Classifier(torch.compile(network(), backend="eager")), "aot_eager")
+
+
+class Pooling(nn.Module):
+    """A network that calls latent attention itself, as a layer or as a function."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = MultiheadAttention(8, 2, batch_first=True) if layer else None
+        self.latent = None if layer else BayesianAttention().build(num_heads=2, head_dim=4)
+        self.words, self.head = nn.Embedding(20, 8), nn.Linear(8, 3)
+
+    def forward(self, ids):
+        states = self.words(ids)
+        if self.layer is not None:
+            states = self.layer(states, states, states)[0]
+        else:
+            heads = states.unflatten(-1, (2, 4)).transpose(1, 2)
+            states = (
+                attention("attention", heads, heads, heads, method=self.latent)[0].transpose(1, 2).flatten(2)
+            )
+        return self.head(states.mean(1))
+
+
+@pytest.mark.parametrize("layer", [True, False], ids=["layer", "function"])
+def test_a_compiled_network_may_call_latent_attention_itself(layer):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net, ids = Pooling(layer), torch.randint(20, (4, 5))
+
+    def passed(network):
+        def model(labels):
+            with pyro.plate("data", len(labels)):
+                pyro.sample("label", dist.Categorical(logits=network(ids)), obs=labels)
+
+        torch.manual_seed(1)
+        net.zero_grad()
+        loss = AttentionELBO()(model, AttentionGuide(model))(torch.tensor([0, 1, 2, 0])).loss
+        loss.backward()
+        return [loss.detach(), *(weight.grad for weight in net.parameters() if weight.grad is not None)]
+
+    plain, compiled = passed(net), passed(torch.compile(net, backend="eager"))
+    assert len(plain) == len(compiled) > 6
+    assert all(torch.equal(one, other) for one, other in zip(plain, compiled, strict=True))
