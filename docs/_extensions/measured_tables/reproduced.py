@@ -39,7 +39,7 @@ def tables(part: str) -> str:
             sections += [f"### {name}: {item.title}", *_section(item, record)]
         else:
             others.append(f"- **{name}** ({item.title}). {_reason(key, item)}")
-    return "\n\n".join([*sections, "### Tables and figures without measurements", "\n".join(others)])
+    return "\n\n".join([*sections, "### Other tables and figures", "\n".join(others)])
 
 
 def _name(key: str) -> str:
