@@ -210,6 +210,20 @@ def find_projection(
     net: nn.Module, call: AttentionCall, kind: Projection, owner: str = "RepulsiveAttention"
 ) -> HeadProjection:
     """The projection that makes a call's "query", "key" or "value"; ``ValueError`` where no known family has it."""
+    projection = _projection(net, call, kind)
+    if projection is None:
+        module = net.get_submodule(call.module)
+        linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
+        others = any(_projection(net, call, other) for other in SEPARATE)
+        raise ValueError(
+            f"{call.name}: {type(module).__name__} has no projection of its own for the {kind}; it has "
+            f"{', '.join(linear) or 'none'}; {f'leave {kind!r} out of {owner}(projections=...) or ' * others}choose "
+            "other layers"
+        )
+    return projection
+
+
+def _projection(net: nn.Module, call: AttentionCall, kind: Projection) -> HeadProjection | None:
     module = net.get_submodule(call.module)
     heads = call.num_heads if kind == "query" else call.num_key_value_heads
     for name in SEPARATE[kind]:
@@ -220,12 +234,7 @@ def find_projection(
         if _is_linear(layer) and _makes_three(layer, call):
             fused = FusedProjection(kind, key_heads=call.num_key_value_heads)
             return HeadProjection(call.name, kind, call.module, name, call.num_heads, fused)
-    linear = [name for name, child in module.named_modules() if name and _is_linear(child)]
-    raise ValueError(
-        f"{call.name}: {type(module).__name__} has no projection of its own for the {kind}; it has "
-        f"{', '.join(linear) or 'none'}; leave {kind!r} out of {owner}(projections=...) or choose "
-        "other layers"
-    )
+    return None
 
 
 def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, dict[str, float]]:
@@ -234,11 +243,9 @@ def head_lengths(net: nn.Module, calls: Sequence[AttentionCall]) -> dict[str, di
     for call in calls:
         lengths = by_call[call.name] = {}
         for kind in SEPARATE:
-            try:
-                slices = find_projection(net, call, kind).slices(net)
-            except ValueError:
-                continue  # it has none of its own, which is no mistake of anybody here
-            lengths[kind] = slices.particles().float().norm(dim=-1).mean().item()
+            projection = _projection(net, call, kind)
+            if projection is not None:
+                lengths[kind] = projection.slices(net).particles().float().norm(dim=-1).mean().item()
     return by_call
 
 

@@ -72,8 +72,8 @@ class AlignmentAttention(Method):
 
     Args:
         method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial), "mmd"
-            (maximum mean discrepancy) or "ct_heads" (conditional transport between the heads of each token, as in the
-            authors' code); see :mod:`probattn.divergences`.
+            (maximum mean discrepancy) or "ct_heads" (conditional transport between the queries and keys of all heads of
+            a token, as in the authors' code); see :mod:`probattn.divergences`.
         weight: weight w of the divergence in the objective, >= 0.
         moves: what gets the gradient of the divergence: "both", only the "queries" or only the "keys".
         reduction: "sum" of the divergence over heads and attention calls, or their "mean".

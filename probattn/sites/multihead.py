@@ -100,6 +100,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
 
     @_disable_dynamo  # Pyro's sites and parameters cannot be parts of a compiled graph
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs :meth:`forward` with its hooks."""
         return super().__call__(*args, **kwargs)
 
     def forward(
