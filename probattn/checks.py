@@ -21,6 +21,13 @@ class PlainWarning(UserWarning):
     """A warning that the command line prints as a line."""
 
 
+class OneLineError(ValueError):
+    """An error whose message is :func:`shortened` to one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
+
+
 def no_run(run: object) -> str:
     """The message for a folder that is not one of a run."""
     return (
