@@ -8,9 +8,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeGuard, get_args
+from typing import Any, TypeGuard, TypeVar, get_args
 
 MESSAGE = 480  # most characters of a message
+Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 class MissingPackageError(ImportError):
@@ -90,6 +91,14 @@ def shown(value: object, limit: int = 60) -> str:
     """A value as a message shows it: quoted, on one line, shortened."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key, keys and values in their order."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def check_choice(owner: str, name: str, value: object, choices: Any) -> None:

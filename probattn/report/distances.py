@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.checks import grouped
 from probattn.divergences import mean_difference, median_bandwidth, mmd
 from probattn.metrics.functional import ood_auroc
 from probattn.report.alignment import HeadCloud, SiteAlignment
@@ -74,10 +75,7 @@ def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
     Raises:
         ValueError: there is no batch with an attention call.
     """
-    by_name: dict[str, list[_Call]] = {}
-    for batch in batches:
-        for name, tokens in batch.items():
-            by_name.setdefault(name, []).append(tokens)
+    by_name = grouped(item for batch in batches for item in batch.items())
     if not by_name:
         raise ValueError("gather: expected at least one batch with an attention call, got none")
     return {name: _joined(calls) for name, calls in by_name.items()}

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.checks import grouped
 from probattn.inference.records import Number
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
 from probattn.report import markup
@@ -365,11 +366,8 @@ def _similarity(heads: Heads, name: str, label: str) -> markup.Panel:
 
 
 def _heads_of_texts(heads: Heads) -> list[markup.Panel]:
-    groups: dict[str, list[HeadRows]] = {}
-    for item in heads.rows:
-        groups.setdefault(item.text, []).append(item)
     panels = []
-    for text, members in groups.items():
+    for text, members in grouped((item.text, item) for item in heads.rows).items():
         top = max((value for item in members for row in item.weights for value in row), default=1.0)
         drawings = []
         for item in members:
