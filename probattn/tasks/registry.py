@@ -167,6 +167,11 @@ def run_task(run: Path | str) -> Task[Any, Any]:
     return load_task(file)
 
 
+def run_of(folder: Path) -> Path:
+    """The run that a folder is, or whose baseline it is; a run may have that name, too."""
+    return folder.parent if folder.name == BASELINE and not (folder / RECIPE).exists() else folder
+
+
 def load_network(folder: Path | str) -> Network[Any]:
     """Loads the trained network of a run, or the baseline within one.
 
@@ -181,8 +186,7 @@ def load_network(folder: Path | str) -> Network[Any]:
         RunError: the folder holds no finished run, or one of a task without a single network.
     """
     path = Path(folder)
-    task = run_task(path.parent if path.name == BASELINE and not (path / RECIPE).exists() else path)
-    return task.network(path)
+    return run_task(run_of(path)).network(path)
 
 
 def load_results(run: Path | str) -> Any:
