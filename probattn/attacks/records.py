@@ -6,11 +6,12 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import scipy
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
 
 from probattn.files.json_files import JSONError, first_problem, read_json
 from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
@@ -19,9 +20,6 @@ from probattn.report import Group, Sheet
 from probattn.report.record import Count, mean_of
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Outcome = Literal["failed", "exhausted", "successful", "skipped"]
 """The attack failed, ran out of queries, was successful, or was skipped because the network was wrong before it."""

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from probattn.checks import grouped
 from probattn.inference.records import Number
 from probattn.report.markup import Panel, Section, by_call, exact, site_labels
-from probattn.report.measures import MINUS, MODEL_LABELS
+from probattn.report.measures import MODEL_LABELS, signed
 from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
 from probattn.report.svg import cloud_chart
 
@@ -188,7 +188,7 @@ def _quantities(alignment: Alignment) -> list[tuple[str, str, list[Markup], Mark
 
 
 def _number(value: float | None) -> Markup:
-    return exact(value, "" if value is None else f"{value:.3g}".replace("-", MINUS))
+    return exact(value, "" if value is None else signed(f"{value:.3g}"))
 
 
 def _ratio(values: Sequence[float | None]) -> Markup:

@@ -16,7 +16,7 @@ from probattn.inference.records import Number
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
 from probattn.report import markup
 from probattn.report.lines import Line, line_chart, ticks
-from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
+from probattn.report.measures import MODEL_LABELS, MODEL_STYLES, capital, signed
 from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
 from probattn.report.svg import Axis, isolated
 
@@ -321,7 +321,7 @@ def _rows(heads: Heads) -> list[tuple[str, str, list[Markup]]]:
 
 def _number(value: float | None) -> Markup:
     words = "" if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-    return markup.exact(value, words.replace("-", MINUS))
+    return markup.exact(value, signed(words))
 
 
 def _falls(heads: Heads, measure: str) -> list[markup.Figure]:
