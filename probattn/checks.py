@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any, TypeGuard, TypeVar, get_args
 
 MESSAGE = 480  # most characters of a message
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class MissingPackageError(ImportError):

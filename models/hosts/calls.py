@@ -109,10 +109,10 @@ def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) 
     """The calls of these layers and kinds in order; ``ValueError`` for an unknown word or layer, or without any."""
     if attention not in get_args(Kind):
         raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
-    chosen = [call for call in calls if attention in ("all", call.kind) and _in_part(call, layers)]
+    taken = [call for call in calls if attention in ("all", call.kind) and _in_part(call, layers)]
     words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
     selected = set()
-    for (stack, kind), group in grouped(((call.stack, call.kind), call) for call in chosen).items():
+    for (stack, kind), group in grouped(((call.stack, call.kind), call) for call in taken).items():
         numbers = layer_numbers(len(group), words, f" for the {kind} attention of {stack!r}")
         selected |= {group[number].name for number in numbers}
     if not selected:
