@@ -12,6 +12,7 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import Message
 from torch import Tensor, nn
 
+from probattn.checks import grouped
 from probattn.distributions.log_space_distribution import carried_log
 from probattn.host import on_cpu
 from probattn.inference.guide import gradients, predictions, refuse_second_call, site_posterior
@@ -225,10 +226,8 @@ class Derivatives(NamedTuple):
 
 def _alike(points: Mapping[str, MeanPoint]) -> list[list[str]]:
     """Names of sites whose maps are computed together: all alike where launching kernels costs, else one by one."""
-    groups: dict[Any, list[str]] = {}
-    for name, point in points.items():
-        groups.setdefault(name if on_cpu(point.log_mean) else point.kind, []).append(name)
-    return list(groups.values())
+    kinds = ((name if on_cpu(point.log_mean) else point.kind, name) for name, point in points.items())
+    return list(grouped(kinds).values())
 
 
 def differentiate(numbers: Tensor, points: Mapping[str, MeanPoint], *, slopes: bool) -> Derivatives:

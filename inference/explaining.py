@@ -14,10 +14,9 @@ from probattn.inference.effect_results import AttentionEffects, Words, words_of
 from probattn.inference.effect_targets import Target
 from probattn.inference.effects import Request, effects_on_targets
 from probattn.inference.explanation import Explanation, Word
-from probattn.inference.guide import base_of
 from probattn.inference.posterior import link_of
 from probattn.inference.predictive import Model
-from probattn.sites.method import as_program
+from probattn.sites.method import as_program, base_of
 
 OWNER = "explain"
 SHORT = 40

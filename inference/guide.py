@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from probattn.inference.session import derived_seed, preserved_random_state
 from probattn.sites.calling import called, output_of
 from probattn.sites.fused import try_kernels
+from probattn.sites.method import base_of
 from probattn.sites.noise import GlobalNoise, Noise
 from probattn.sites.posterior import SitePosterior
 from probattn.sites.scores import without_cudnn
@@ -258,11 +259,6 @@ def _is_in_order(model: Any) -> bool:
     """Whether a model is a program of this package around a network of transformers or peft."""
     kinds = [type(one).__module__ for one in (model, getattr(model, "net", model))]
     return all(kind.startswith(_IN_ORDER) for kind in kinds)
-
-
-def base_of(net: Any) -> Any:
-    """The network within adapters."""
-    return net.get_base_model() if hasattr(net, "get_base_model") else net
 
 
 def has_rows_apart(model: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from probattn.checks import shortened, shown
+from probattn.checks import OneLineError, shown
 from probattn.files.durable import explain_os_error, write_atomically
 from probattn.files.json_files import JSONError, parse_json
 
@@ -48,11 +48,8 @@ Record = dict[str, Any]
 """One line of ``metrics.jsonl``: ``kind`` ("train" or "validation"), ``step`` and what was measured."""
 
 
-class RecordsError(ValueError):
+class RecordsError(OneLineError):
     """Records that cannot be read, or do not hold what they should; the message is one line."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
 
 
 class RecordWriter:

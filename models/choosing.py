@@ -24,7 +24,7 @@ from probattn.models.heads.tokens import (
     TokenClassifier,
 )
 from probattn.models.program import Program
-from probattn.sites.method import as_program
+from probattn.sites.method import as_program, base_of
 
 HEADS: Mapping[str, type[Program]] = {
     "MULTIPLE_CHOICE": MultipleChoice,
@@ -79,8 +79,7 @@ def program_for(
     """
     if isinstance(net, Program):
         return net
-    unwrap = getattr(net, "get_base_model", None)
-    inner = unwrap() if callable(unwrap) else net
+    inner = base_of(net)
     program = _program_class(inner, labels)
     if program is None:
         raise TypeError(

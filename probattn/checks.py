@@ -8,9 +8,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeGuard, get_args
+from typing import Any, TypeGuard, TypeVar, get_args
 
 MESSAGE = 480  # most characters of a message
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class MissingPackageError(ImportError):
@@ -19,6 +21,13 @@ class MissingPackageError(ImportError):
 
 class PlainWarning(UserWarning):
     """A warning that the command line prints as a line."""
+
+
+class OneLineError(ValueError):
+    """An error whose message is :func:`shortened` to one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
 
 
 def no_run(run: object) -> str:
@@ -83,6 +92,14 @@ def shown(value: object, limit: int = 60) -> str:
     """A value as a message shows it: quoted, on one line, shortened."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key, keys and values in their order."""
+    groups: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def check_choice(owner: str, name: str, value: object, choices: Any) -> None:

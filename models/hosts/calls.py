@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+from probattn.checks import grouped
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,10 @@ def select(calls: AttentionCalls, layers: str | Sequence[int], attention: Kind) 
     """The calls of these layers and kinds in order; ``ValueError`` for an unknown word or layer, or without any."""
     if attention not in get_args(Kind):
         raise ValueError(f"attention: expected 'all', 'self' or 'cross', got {attention!r}")
-    groups: dict[tuple[str, str], list[AttentionCall]] = defaultdict(list)
-    for call in calls:
-        if attention in ("all", call.kind) and _in_part(call, layers):
-            groups[call.stack, call.kind].append(call)
+    taken = [call for call in calls if attention in ("all", call.kind) and _in_part(call, layers)]
     words = "all" if isinstance(layers, str) and layers in get_args(Part) else layers
     selected = set()
-    for (stack, kind), group in groups.items():
+    for (stack, kind), group in grouped(((call.stack, call.kind), call) for call in taken).items():
         numbers = layer_numbers(len(group), words, f" for the {kind} attention of {stack!r}")
         selected |= {group[number].name for number in numbers}
     if not selected:

@@ -16,7 +16,7 @@ import transformers
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from probattn.checks import shortened, shown
+from probattn.checks import OneLineError, shortened, shown
 from probattn.files.json_files import JSON_OBJECT, JSONError, read_json
 
 RUST = "pyo3_runtime"
@@ -34,11 +34,8 @@ for pattern in patterns:
 """
 
 
-class StoredNetworkError(ValueError):
+class StoredNetworkError(OneLineError):
     """A folder, or a name on the hub, holds no readable network, configuration or tokenizer."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
 
 
 def open_pretrained(cls: Any, source: Path | str, **options: Any) -> Any:

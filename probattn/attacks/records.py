@@ -6,26 +6,23 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import scipy
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
 
 from probattn.files.json_files import JSONError, first_problem, read_json
 from probattn.inference.records import Record, RecordWriter, read_records, truncate_records
 from probattn.metrics.functional import mean_interval
 from probattn.report import Group, Sheet
-from probattn.report.record import mean_of
+from probattn.report.record import Count, mean_of
 from probattn.tasks.errors import RunError
 from probattn.tasks.task import BASELINE
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Outcome = Literal["failed", "exhausted", "successful", "skipped"]
 """The attack failed, ran out of queries, was successful, or was skipped because the network was wrong before it."""
-Natural = Annotated[int, Field(ge=0)]
 LEVEL = 0.95
 ATTACKS = "attacks"
 """Folder of the records in that of the run."""
@@ -79,9 +76,9 @@ class AttackedText(BaseModel):
     attacked: float
     predicted: str
     perturbed: str
-    words: Natural
-    changed: Natural
-    queries: Natural
+    words: Count
+    changed: Count
+    queries: Count
 
 
 class Share(BaseModel):
@@ -89,8 +86,8 @@ class Share(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    count: Natural
-    of: Natural
+    count: Count
+    of: Count
     value: float | None
     low: float | None
     high: float | None
@@ -131,9 +128,9 @@ class AttackSummary(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    texts: Natural
+    texts: Count
     failed: Share
-    exhausted: Natural
+    exhausted: Count
     accuracy: Share
     accuracy_attacked: Share
     queries: float | None

@@ -32,8 +32,8 @@ from probattn.tasks.classification.task import classification_of
 from probattn.tasks.held_out import network_digest
 from probattn.tasks.networks import Network
 from probattn.tasks.progress import tracked
+from probattn.tasks.registry import run_of
 from probattn.tasks.run import package_versions
-from probattn.tasks.task import BASELINE, RECIPE
 
 Attack = Callable[[Text, int], AttackedText]
 """Attacks a text with the index of its true class."""
@@ -62,7 +62,7 @@ def attack_run(
         DataError: the texts cannot be read.
     """
     options = options or AttackOptions()
-    task = _task(run)
+    task = classification_of(run_task(run_of(run)), run)
     network = task.network(run)
     victim = NetworkVictim(
         task, network, options.prediction, options.num_samples, options.seed, options.noise
@@ -84,7 +84,7 @@ def attack_run(
         result = AttackResult(
             run=str(run),
             name=task.recipe.name,
-            method="baseline" if _is_baseline(run) else task.method_words(),
+            method="baseline" if run_of(run) != run else task.method_words(),
             trained_on=task.recipe.data.train.source,
             training_seed=task.recipe.training.seed,
             settings=settings,
@@ -114,15 +114,6 @@ def attack_texts(attack: Attack, victim: Victim, data: TextDataset, records: Att
             victim.begin(row)
             text = data.texts[row] if pair is None else (data.texts[row], pair)
             records.append(attack(text, data.labels[row]))
-
-
-def _is_baseline(run: Path) -> bool:
-    """Whether a folder is the baseline of a run, not a run of that name."""
-    return run.name == BASELINE and not (run / RECIPE).exists()
-
-
-def _task(run: Path) -> Classification:
-    return classification_of(run_task(run.parent if _is_baseline(run) else run), run)
 
 
 def _texts(task: Classification, victim: NetworkVictim, options: AttackOptions) -> TextDataset:

@@ -14,6 +14,7 @@ from typer.models import CommandInfo
 from probattn.cli import checking, explaining, studies
 from probattn.cli.built_in import recipe_files, recipes_table
 from probattn.cli.checking import LabelColumn, PairColumn, TextColumn, check_file
+from probattn.cli.columns import recognise
 from probattn.cli.console import (
     check_recipe,
     echo,
@@ -37,6 +38,8 @@ from probattn.cli.options import (
     run_argument,
     takes_options,
 )
+from probattn.cli.rows import ENDINGS, check_input
+from probattn.files.durable import write_atomically
 from probattn.options import DrawingOptions, ReleasePreset
 
 if TYPE_CHECKING:
@@ -185,8 +188,6 @@ def predict(
     quiet: QuietOption = False,
 ) -> None:
     """Classify texts, or pairs of texts: label, probability and its spread over posterior draws; or translate them."""
-    from probattn.cli.rows import check_input
-
     file.check("predict", texts, pair)
     if file.input is not None:
         check_input(file.input, file.format)
@@ -323,7 +324,6 @@ def agreement(
 ) -> None:
     """Measure what a run's attention agrees with: probes, saliency, and what that is worth; writes agreement.json."""
     import_tasks()
-    from probattn.files.durable import write_atomically
     from probattn.tasks.agreement import AGREEMENT, agreement_table, measure_agreement
 
     measured = measure_agreement(run, uniform, second, frozen, preset=preset, quiet=quiet)
@@ -439,9 +439,6 @@ def init(
     ] = False,
 ) -> None:
     """Write a recipe for a file of your own, in some twenty lines, or a built-in one with every key."""
-    from probattn.cli.columns import recognise
-    from probattn.cli.rows import ENDINGS
-
     checked = None
     if Path(source).suffix.lower() in ENDINGS:
         checked = check_file(source, recognise(source, text_column, label_column, pair_column))

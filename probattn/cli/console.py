@@ -18,18 +18,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TextIO, TypeVar
+from typing import ParamSpec, TextIO, TypeVar
 
 import typer
 
-if TYPE_CHECKING:
-    from probattn.terminal import Sheet
+from probattn.checks import PlainWarning, shown
+from probattn.terminal import Sheet, printable, printable_lines
 
 
 def echo(text: str, *, err: bool = False) -> None:
     """Prints lines without what a terminal takes for a command."""
-    from probattn.terminal import printable_lines
-
     typer.echo(wrapped(printable_lines(text), sys.stderr if err else sys.stdout), err=err)
 
 
@@ -71,9 +69,6 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
     @functools.wraps(command)
     @_open_streams()
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        from probattn.checks import PlainWarning
-        from probattn.terminal import printable
-
         with warnings.catch_warnings():
             warnings.showwarning = _lines(PlainWarning)
             warnings.simplefilter("always", PlainWarning)
@@ -103,8 +98,6 @@ def fails_in_one_line(command: Callable[Arguments, Result]) -> Callable[Argument
 
 def _failure(message: str) -> typer.Exit:
     """Prints an error's line; what ends the program."""
-    from probattn.terminal import printable
-
     typer.echo(wrapped(printable(f"error: {message}"), sys.stderr), err=True)
     return typer.Exit(EXIT_STATUS)
 
@@ -181,8 +174,6 @@ def says_how_to_resume(folder: Path, device: str | None = None) -> AbstractConte
 
 def _check_arguments(values: Iterable[object]) -> None:
     """Refuses what is no text: such bytes come in as halves of characters, which no file and no tokenizer takes."""
-    from probattn.checks import shown
-
     for value in values:
         if isinstance(value, list):
             _check_arguments(value)
@@ -210,8 +201,6 @@ def _lines(categories: type[Warning]) -> Callable[..., None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        from probattn.terminal import printable
-
         if not issubclass(category, categories):
             (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
         elif str(message) not in written:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probattn.cli.console import echo, fails_in_one_line, import_tasks
+from probattn.cli.console import echo, fails_in_one_line, import_tasks, wrapped
 from probattn.cli.options import DeviceOption, InputOptions, PairOption, takes_options
+from probattn.cli.rows import columns_of, format_of, opened, text_in
+from probattn.files.durable import write_atomically
+from probattn.terminal import printable_lines
 
 if TYPE_CHECKING:
     from probattn.inference import Explanation
@@ -60,7 +63,6 @@ def explain(
     file.check("explain", texts, pair)
     firsts, seconds = (list(texts or []), pair) if file.input is None else _read(file, network)
     import_tasks()
-    from probattn.files.durable import write_atomically
     from probattn.tasks import devices
 
     with devices.on(device):
@@ -77,14 +79,11 @@ def _trained_columns(recipe: Path) -> tuple[str, str | None]:
     """The columns of texts that a run was trained with; the usual one of what is no run of a file."""
     import yaml
 
-    train = (
-        (yaml.safe_load(recipe.read_text("utf-8")) if recipe.is_file() else {}).get("data", {}).get("train")
-    )
-    return (
-        (train["text"], train.get("text_pair"))
-        if isinstance(train, dict) and "text" in train
-        else ("text", None)
-    )
+    content = yaml.safe_load(recipe.read_text("utf-8")) if recipe.is_file() else {}
+    train = content.get("data", {}).get("train")
+    if isinstance(train, dict) and "text" in train:
+        return train["text"], train.get("text_pair")
+    return "text", None
 
 
 def explained(network: str, firsts: list[str], seconds: list[str] | None) -> list[Explanation]:
@@ -110,8 +109,6 @@ def explained(network: str, firsts: list[str], seconds: list[str] | None) -> lis
 
 def _read(file: InputOptions, network: str) -> tuple[list[str], list[str] | None]:
     """The texts of a file, and the second ones."""
-    from probattn.cli.rows import columns_of, format_of, opened, text_in
-
     path, trained = str(file.input), _trained_columns(Path(network) / "recipe.yaml")
     firsts, seconds = [], []
     with opened(path, format_of(path, file.format, "--format"), file.text_column or trained[0]) as table:
@@ -125,9 +122,6 @@ def _read(file: InputOptions, network: str) -> tuple[list[str], list[str] | None
 
 def print_explanation(explanation: Explanation) -> None:
     """The text with its words marked, in colour on a terminal that has any."""
-    from probattn.cli.console import wrapped
-    from probattn.terminal import printable_lines
-
     plain = wrapped(printable_lines(str(explanation)), sys.stdout)
     coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     typer.echo(MARKED.sub(_styled, plain) if coloured else plain)

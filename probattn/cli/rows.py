@@ -112,27 +112,23 @@ def opened(
     escape: Escape = "words",
 ) -> Iterator[Table]:
     """The rows of a file or standard input, with the column ``expected``; ``DataError`` for a bad file or row."""
-    form = _Form(kind, expected, quotes, blank, escape == "all")
+    if kind == WORKBOOK and path == STANDARD:
+        raise DataError(f"--format {kind}: expected the name of a file, got standard input")
+    form = _Form(kind, expected, quotes or kind == WORKBOOK, blank, escape == "all")
+    with _text_of(path, kind) as file, tables.long_fields():
+        yield _table("standard input" if path == STANDARD else path, form, file)
+
+
+def _text_of(path: str, kind: Format) -> TextIO:
+    """A file, a workbook as comma-separated values, or standard input."""
     if kind == WORKBOOK:
-        if path == STANDARD:
-            raise DataError(f"--format {kind}: expected the name of a file, got standard input")
-        with tables.long_fields():
-            yield _table(
-                path,
-                form._replace(quotes=True),
-                io.StringIO(read_text(Path(path).expanduser(), workbook=True)),
-            )
-        return
+        return io.StringIO(read_text(Path(path).expanduser(), workbook=True))
     if path == STANDARD:
-        with tables.long_fields():
-            yield _table("standard input", form, io.TextIOWrapper(sys.stdin.buffer, "utf-8", newline=""))
-        return
+        return io.TextIOWrapper(sys.stdin.buffer, "utf-8", newline="")
     try:
-        file = Path(path).expanduser().open(encoding="utf-8", newline="")
+        return Path(path).expanduser().open(encoding="utf-8", newline="")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
-    with file, tables.long_fields():
-        yield _table(path, form, file)
 
 
 def columns_of(table: Table, options: InputOptions, usual: tuple[str, str | None]) -> tuple[str, str | None]:

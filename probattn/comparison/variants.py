@@ -53,7 +53,6 @@ MEASURES: Mapping[str, MeasureText] = MappingProxyType(
     }
 )
 """Measures of a prediction method; ``auroc`` only with out-of-domain data."""
-BINS = 10
 
 
 @dataclass
@@ -125,7 +124,7 @@ def figures(
     curve = functional.risk_coverage_curve(test["doubt"], wrong)
     attained = curve.coverage[curve.risk <= error]
     measures: dict[Any, float | None] = {
-        **ClassMeasures(BINS).figures(test),
+        **ClassMeasures().figures(test),
         "coverage": float(attained.max()) if len(attained) else 0.0,
         "answered": policy.answered / len(wrong),
     }

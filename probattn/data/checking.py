@@ -11,7 +11,7 @@ from html.entities import html5
 from math import ceil
 from typing import NamedTuple
 
-from probattn.checks import is_blank, shown
+from probattn.checks import grouped, is_blank, shown
 from probattn.data.identity import first_of_each, text_key
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -126,18 +126,14 @@ def spelling_key(name: str) -> str:
 
 def usual_spellings(counts: Mapping[str, int]) -> dict[str, str]:
     """The most frequent spelling of the classes that have another one, see :func:`spelling_key`."""
-    groups = defaultdict[str, list[str]](list)
-    for name in sorted(counts):
-        groups[spelling_key(name)].append(name)
+    groups = grouped((spelling_key(name), name) for name in sorted(counts))
     usual = ((max(group, key=counts.__getitem__), group) for group in groups.values())
     return {name: form for form, group in usual for name in group if name != form}
 
 
 def _variants(names: Sequence[str], usual: Mapping[str, str]) -> Damage:
     counts = Counter(names)
-    groups = defaultdict[str, list[str]](list)
-    for name, form in usual.items():
-        groups[form].append(name)
+    groups = grouped((form, name) for name, form in usual.items())
     examples = (
         " and ".join(f"{shown(name)} ({counts[name]:,})" for name in sorted([form, *group]))
         for form, group in groups.items()

@@ -6,14 +6,11 @@ import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-from probattn.checks import PlainWarning, shortened
+from probattn.checks import OneLineError, PlainWarning
 
 
-class DataError(ValueError):
+class DataError(OneLineError):
     """Data that cannot be used; the message is one line: where, what was expected, what was found, what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
 
 
 class DataWarning(PlainWarning):

@@ -17,6 +17,8 @@ SubwordModel = Literal["unigram", "bpe"]
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 """Padding, unknown, begin and end: tokens 0 to 3."""
+NAMES = ("pad", "unk", "bos", "eos")
+"""What sentencepiece calls them."""
 
 LEAST_LONGEST = 10
 """Bytes: sentencepiece takes no smaller limit of a sentence's length."""
@@ -50,7 +52,7 @@ class Subwords:
             raise DataError(
                 "subwords: expected a sentencepiece model, got other bytes; train it again"
             ) from None
-        tokens = [getattr(self._processor, f"{name}_id")() for name in ("pad", "unk", "bos", "eos")]
+        tokens = [getattr(self._processor, f"{name}_id")() for name in NAMES]
         if tokens != list(range(len(SPECIAL_TOKENS))):
             raise DataError(
                 f"subwords: expected padding, unknown, begin and end as tokens 0 to 3, got {tokens}"
@@ -79,11 +81,8 @@ class Subwords:
         if not sentences:
             raise DataError("subwords: expected some text to learn from, got none")
         sentencepiece, made = _sentencepiece(), BytesIO()
-        special: dict[str, Any] = {}
-        for number, (name, piece) in enumerate(
-            zip(("pad", "unk", "bos", "eos"), SPECIAL_TOKENS, strict=True)
-        ):
-            special |= {f"{name}_id": number, f"{name}_piece": piece}
+        special: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(NAMES)}
+        special |= {f"{name}_piece": piece for name, piece in zip(NAMES, SPECIAL_TOKENS, strict=True)}
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=iter(sentences),

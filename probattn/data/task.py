@@ -44,7 +44,7 @@ class Task:
             "train": self.train,
             "validation": self.validation,
             "test": self.test,
-            **{_numbered("shifted", index): data for index, data in enumerate(self.shifted)},
+            **{f"shifted_{n}" if n > 1 else "shifted": data for n, data in enumerate(self.shifted, 1)},
             "out_of_domain": self.out_of_domain,
         }
         return {role: data for role, data in sets.items() if data is not None}
@@ -54,10 +54,6 @@ class Task:
         keys = self.train.keys()
         shared = {role: data.shared_with(keys) for role, data in self.roles().items() if role != "train"}
         return {role: count for role, count in shared.items() if count}
-
-
-def _numbered(role: str, index: int) -> str:
-    return f"{role}_{index + 1}" if index else role
 
 
 def role_of(key: str) -> str:

@@ -72,9 +72,8 @@ def workbook_text(path: Path) -> str:
     rows = ([_as_text(cell) for cell in row] for row in book.worksheets[0].iter_rows(values_only=True))
     write = csv.writer(text, lineterminator="\r\n").writerow
     for row in rows:
-        write(
-            row if any(row) else ()
-        )  # a blank row is a line, so that numbers of lines are those of the rows
+        # A blank row is a line, so that numbers of lines are those of the rows.
+        write(row if any(row) else ())
     book.close()
     return text.getvalue()
 

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from markupsafe import Markup
 from pydantic import Field, model_validator
 
+from probattn.checks import grouped
 from probattn.inference.records import Number
 from probattn.report.markup import Panel, Section, by_call, exact, site_labels
-from probattn.report.measures import MINUS, MODEL_LABELS
+from probattn.report.measures import MODEL_LABELS, signed
 from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
 from probattn.report.svg import cloud_chart
 
@@ -187,7 +188,7 @@ def _quantities(alignment: Alignment) -> list[tuple[str, str, list[Markup], Mark
 
 
 def _number(value: float | None) -> Markup:
-    return exact(value, "" if value is None else f"{value:.3g}".replace("-", MINUS))
+    return exact(value, "" if value is None else signed(f"{value:.3g}"))
 
 
 def _ratio(values: Sequence[float | None]) -> Markup:
@@ -198,11 +199,8 @@ def _ratio(values: Sequence[float | None]) -> Markup:
 
 
 def _panels(clouds: Sequence[HeadCloud], names: dict[str, str]) -> list[Panel]:
-    groups: dict[tuple[str, int], list[HeadCloud]] = {}
-    for cloud in clouds:
-        groups.setdefault((cloud.site, cloud.head), []).append(cloud)
     panels = []
-    for (site, head), members in groups.items():
+    for (site, head), members in grouped(((cloud.site, cloud.head), cloud) for cloud in clouds).items():
         heading = f"{names.get(site, site)}, head {head}"
         ends = [abs(end) for cloud in members for point in (*cloud.query, *cloud.key) for end in point]
         reach = 1.05 * max(ends, default=0.0) or 1.0

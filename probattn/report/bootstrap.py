@@ -10,6 +10,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from probattn.checks import grouped
 from probattn.metrics.functional import holm, mean_interval
 from probattn.report.record import MODELS, Comparison, Difference, ModelKey
 
@@ -80,9 +81,7 @@ def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
     Args:
         items: all comparisons of an evaluation, over all measures and data sets.
     """
-    families: dict[str, list[int]] = {}
-    for index, item in enumerate(items):
-        families.setdefault(item.model, []).append(index)
+    families = grouped((item.model, index) for index, item in enumerate(items))
     sorted_items = list(items)
     for indices in families.values():
         for index, value in zip(indices, holm([items[index].p for index in indices]), strict=True):
@@ -225,9 +224,7 @@ def selected(columns: Columns, rows: Tensor | None) -> Columns:
 
 def _members(clusters: Iterable[Hashable]) -> list[Tensor]:
     """The rows of each cluster."""
-    rows: dict[Hashable, list[int]] = {}
-    for row, cluster in enumerate(clusters):
-        rows.setdefault(cluster, []).append(row)
+    rows = grouped((cluster, row) for row, cluster in enumerate(clusters))
     return [torch.tensor(row) for row in rows.values()]
 
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.checks import grouped
 from probattn.divergences import mean_difference, median_bandwidth, mmd
+from probattn.host import at_least_float32
 from probattn.metrics.functional import ood_auroc
 from probattn.report.alignment import HeadCloud, SiteAlignment
 from probattn.report.record import ModelKey
@@ -74,10 +76,7 @@ def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
     Raises:
         ValueError: there is no batch with an attention call.
     """
-    by_name: dict[str, list[_Call]] = {}
-    for batch in batches:
-        for name, tokens in batch.items():
-            by_name.setdefault(name, []).append(tokens)
+    by_name = grouped(item for batch in batches for item in batch.items())
     if not by_name:
         raise ValueError("gather: expected at least one batch with an attention call, got none")
     return {name: _joined(calls) for name, calls in by_name.items()}
@@ -86,18 +85,14 @@ def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
 def _joined(calls: Sequence[_Call]) -> TokenSample:
     def padded(tensors: list[Tensor], valid: list[Tensor]) -> tuple[Tensor, Tensor]:
         length = max(tensor.shape[2] for tensor in tensors)
-        padded = [F.pad(_full(tensor), (0, 0, 0, length - tensor.shape[2])) for tensor in tensors]
+        full = [at_least_float32(tensor.detach().cpu()) for tensor in tensors]
+        padded = [F.pad(tensor, (0, 0, 0, length - tensor.shape[2])) for tensor in full]
         marks = [F.pad(mark.cpu(), (0, length - mark.shape[1])) for mark in valid]
         return torch.cat(padded), torch.cat(marks)
 
     query, query_valid = padded([call.query for call in calls], [call.query_valid for call in calls])
     key, key_valid = padded([call.key for call in calls], [call.key_valid for call in calls])
     return TokenSample(query, key, query_valid, key_valid)
-
-
-def _full(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach().cpu()
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def head_bandwidths(sample: TokenSample) -> Tensor:

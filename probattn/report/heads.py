@@ -11,11 +11,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.checks import grouped
 from probattn.inference.records import Number
 from probattn.metrics.functional import attention_overlap, head_distance, head_similarity
 from probattn.report import markup
 from probattn.report.lines import Line, line_chart, ticks
-from probattn.report.measures import MINUS, MODEL_LABELS, MODEL_STYLES, capital
+from probattn.report.measures import MODEL_LABELS, MODEL_STYLES, capital, signed
 from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
 from probattn.report.svg import Axis, isolated
 
@@ -320,7 +321,7 @@ def _rows(heads: Heads) -> list[tuple[str, str, list[Markup]]]:
 
 def _number(value: float | None) -> Markup:
     words = "" if value is None else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
-    return markup.exact(value, words.replace("-", MINUS))
+    return markup.exact(value, signed(words))
 
 
 def _falls(heads: Heads, measure: str) -> list[markup.Figure]:
@@ -365,11 +366,8 @@ def _similarity(heads: Heads, name: str, label: str) -> markup.Panel:
 
 
 def _heads_of_texts(heads: Heads) -> list[markup.Panel]:
-    groups: dict[str, list[HeadRows]] = {}
-    for item in heads.rows:
-        groups.setdefault(item.text, []).append(item)
     panels = []
-    for text, members in groups.items():
+    for text, members in grouped((item.text, item) for item in heads.rows).items():
         top = max((value for item in members for row in item.weights for value in row), default=1.0)
         drawings = []
         for item in members:

@@ -49,7 +49,7 @@ class MeasureText:
         """
         if value is None:
             return "\N{EN DASH}"
-        return f"{100 * value:.1f}%" if self.unit == "share" else _negative(f"{value:.3f}")
+        return f"{100 * value:.1f}%" if self.unit == "share" else signed(f"{value:.3f}")
 
     def difference(self, value: float, *, sign: bool = True) -> str:
         """A difference as text, without unit.
@@ -61,7 +61,7 @@ class MeasureText:
         words = f"{100 * value:.1f}" if self.unit == "share" else f"{value:.3f}"
         if float(words) == 0:
             return words.lstrip("-")
-        return _negative(f"+{words}" if sign and value > 0 else words)
+        return signed(f"+{words}" if sign and value > 0 else words)
 
     @property
     def points(self) -> str:
@@ -245,8 +245,9 @@ ROLE_STYLES: Mapping[Role, str] = MappingProxyType(
 """Their classes in the style sheet."""
 
 
-def _negative(words: str) -> str:
-    return words.replace("-", MINUS, 1)
+def signed(words: str) -> str:
+    """A number in words, with the sign of minus for a hyphen."""
+    return words.replace("-", MINUS)
 
 
 def listed(items: list[str]) -> str:

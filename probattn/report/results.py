@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
-from probattn.checks import shortened, shown
+from probattn.checks import OneLineError, shown
 from probattn.files.durable import write_atomically
 from probattn.files.json_files import JSONError, read_json
 from probattn.report import record
@@ -153,11 +153,8 @@ class Results(record.Record):
 Content = TypeVar("Content", bound=BaseModel)
 
 
-class ResultsFileError(ValueError):
+class ResultsFileError(OneLineError):
     """A file is not a readable ``metrics.json``; the message names the file and what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
 
 
 def write_results(results: BaseModel, path: Path | str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
+from probattn.checks import grouped
 from probattn.metrics.functional import bin_index
 from probattn.report import lines as charts
 from probattn.report import measures
@@ -102,13 +103,11 @@ QUANTITIES: Mapping[str, tuple[str, str]] = MappingProxyType(
 def _bins(results: Results) -> list[dict[str, Any]]:
     """Bins of the run's own reliability diagram of which mistakes are shown, from the least confident on."""
     score = results.score(results.compared, results.in_domain.key)
-    cards: dict[int, list[dict[str, Any]]] = {}
     if score is None or not score.reliability or not results.binned:
         return []
     number = round(1 / (score.reliability[0].high - score.reliability[0].low))
     indices = bin_index(torch.tensor([item.probability for item in results.binned]), number).tolist()
-    for index, example in zip(indices, results.binned, strict=True):
-        cards.setdefault(index, []).append(_card(example, {}))
+    cards = grouped(zip(indices, [_card(example, {}) for example in results.binned], strict=True))
     bins = []
     for item in score.reliability:
         if shown := cards.get(round(number * item.low)):
@@ -295,11 +294,8 @@ def training_section(
     curves: Sequence[Curve], quantities: Mapping[str, tuple[str, str]] = QUANTITIES
 ) -> Section | None:
     """Training curves, one line per model; ``quantities`` has headings and units by the names of the records."""
-    groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault((curve.name, curve.kind), []).append(curve)
     figures = []
-    for (name, kind), group in groups.items():
+    for (name, kind), group in grouped(((curve.name, curve.kind), curve) for curve in curves).items():
         named = [
             (measures.MODEL_LABELS[curve.model], measures.MODEL_STYLES[curve.model], curve) for curve in group
         ]

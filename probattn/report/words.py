@@ -10,6 +10,7 @@ from markupsafe import Markup
 from probattn.inference.explanation import FLOOR, Explanation, Word
 from probattn.report.attention import REASONS, Example, Reason, answer_words, title_of
 from probattn.report.markup import Section, exact
+from probattn.report.measures import signed
 from probattn.report.record import Record
 from probattn.report.svg import isolated
 from probattn.terminal import printable
@@ -86,15 +87,11 @@ def _row(made: Explanation, word: Word) -> dict[str, Any]:
         without = Markup("{} ({} {})").format(isolated(word.answer), isolated(made.answer), without)
     return {
         "name": made.name_of(word),
-        "size": exact(word.change, _signed(made.size_of(word))),
+        "size": exact(word.change, signed(made.size_of(word))),
         "entropy": _nats(word),
         "without": without,
     }
 
 
 def _nats(word: Word) -> Markup:
-    return exact(word.doubt, "" if word.doubt is None else _signed(f"{word.doubt:+.2f} nats"))
-
-
-def _signed(number: str) -> str:
-    return number.replace("-", "\N{MINUS SIGN}")
+    return exact(word.doubt, "" if word.doubt is None else signed(f"{word.doubt:+.2f} nats"))

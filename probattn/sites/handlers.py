@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections import UserList
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
@@ -30,6 +30,8 @@ from pyro.poutine.scale_messenger import ScaleMessenger
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.trace_struct import Trace
 from torch import Tensor, nn
+
+from probattn.checks import grouped
 
 INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
 """Handlers that never look at the value of a site: plates, and factors and masks of log densities."""
@@ -244,13 +246,9 @@ def deferred_factor(name: str, compute: Callable[[], Tensor], batch_shape: torch
 
 def compute_together(factors: Sequence[DeferredFactor]) -> None:
     """Computes at once the deferred factors whose ``compute`` has the same ``kind``; by the ``together`` of one."""
-    groups: dict[Hashable, list[DeferredFactor]] = {}
-    for factor in factors:
-        kind = getattr(factor.compute, "kind", None)
-        if kind is not None:
-            groups.setdefault(kind, []).append(factor)
-    for group in groups.values():
-        if len(group) > 1:
+    kinds = ((getattr(factor.compute, "kind", None), factor) for factor in factors)
+    for kind, group in grouped(kinds).items():
+        if kind is not None and len(group) > 1:
             first: Any = group[0].compute
             for factor, value in zip(group, first.together([one.compute for one in group]), strict=True):
                 factor.settle(value)

@@ -11,11 +11,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, cast, get_args
 from probattn.options import Options, SomeOf, descriptions
 
 
+def base_of(net: Any) -> Any:
+    """The network within adapters."""
+    return net.get_base_model() if hasattr(net, "get_base_model") else net
+
+
 @functools.singledispatch
 def as_program(model: Any) -> Any:
     """The Pyro program of a network, chosen by its head; any other model is its own. PEFT's wrapper is its network."""
-    base = getattr(model, "get_base_model", None)
-    network = base() if callable(base) else model
+    network = base_of(model)
     if any(kind.__module__.startswith("transformers.") for kind in type(network).__mro__):
         import_module("probattn.models")  # which registers what is known of them
     program = as_program.dispatch(type(network))

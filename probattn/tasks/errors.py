@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from probattn.checks import MESSAGE, shortened
+from probattn.checks import MESSAGE, OneLineError, shortened
 from probattn.files.durable import os_error_words
 
 PLACE, PROBLEM = 140, 420
 """Most characters of the recipe's name and of a problem."""
 
 
-class RunError(ValueError):
+class RunError(OneLineError):
     """A request about a run that cannot be fulfilled; the message says what was expected, what was got, what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
 
 
 def one_line(error: BaseException) -> str:

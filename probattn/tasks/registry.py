@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from probattn.checks import no_run
 from probattn.report import read_results
@@ -25,9 +25,6 @@ from probattn.tasks.sections.yaml_nodes import SUFFIXES
 from probattn.tasks.task import BASELINE, RECIPE, RESULTS, Task
 from probattn.tasks.translation import Translation
 from probattn.tasks.visual_questions import VisualQuestionTask
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 TASKS: list[type[Task[Any, Any]]] = [
     Graphs,
@@ -75,33 +72,19 @@ def task_of(recipe: Any) -> Task[Any, Any]:
     return task_class(type(recipe).model_fields)(recipe)
 
 
-def built_in_recipes() -> dict[str, Traversable]:
+def built_in_recipes() -> dict[str, Path]:
     """Files of the recipes of all tasks, by name: those in a folder "recipes" beside the task's module."""
-    recipes: dict[str, Traversable] = {}
-    for task in TASKS:
-        module = getattr(sys.modules[task.__module__], "__file__", None)
-        folder = None if module is None else Path(module).with_name("recipes")
-        recipes |= _recipes(folder) if folder is not None and folder.is_dir() else {}
-    return recipes
+    modules = (getattr(sys.modules[task.__module__], "__file__", None) for task in TASKS)
+    folders = (Path(module).with_name("recipes") for module in modules if module is not None)
+    return {file.stem: file for folder in folders for file in folder.glob("*") if file.suffix in SUFFIXES}
 
 
-def _recipes(folder: Traversable) -> dict[str, Traversable]:
-    entries = {Path(entry.name): entry for entry in folder.iterdir()}
-    return {name.stem: entry for name, entry in entries.items() if name.suffix in SUFFIXES}
+def recipe_names() -> tuple[str, ...]:
+    """Names of the recipes that come with the library, sorted."""
+    return tuple(sorted(built_in_recipes()))
 
 
-def recipe_names(folder: Traversable | None = None) -> tuple[str, ...]:
-    """Names of the recipes that come with the library, sorted.
-
-    Args:
-        folder: folder of the recipes; by default the folders of all tasks.
-    """
-    return tuple(sorted(built_in_recipes() if folder is None else _recipes(folder)))
-
-
-def load_any_recipe(
-    path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
-) -> Any:
+def load_any_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Any:
     """Reads and checks a recipe of any task.
 
     The section of a task, such as ``graph``, ``translation`` or ``experiment``, makes a recipe one of this task;
@@ -111,7 +94,6 @@ def load_any_recipe(
         path_or_name: a file that ends in .yaml or .yml, or the name of a recipe that comes with the library.
         overrides: keys to replace, as ``training.learning_rate=1e-4``; the values are YAML. Setting one of
             ``training.epochs`` and ``training.steps`` removes the other.
-        folder: folder of named recipes; by default the folders of all tasks.
 
     Returns:
         The recipe, with all keys filled in and absolute paths.
@@ -123,32 +105,26 @@ def load_any_recipe(
         >>> load_any_recipe("cora_ct", ["graph.name=citeseer"]).graph.name
         'citeseer'
     """
-    built_in = built_in_recipes() if folder is None else _recipes(folder)
-    return load(path_or_name, overrides, _kind, built_in)
+    return load(path_or_name, overrides, _kind, built_in_recipes())
 
 
-def load_recipe(
-    path_or_name: str | Path, overrides: Sequence[str] = (), *, folder: Traversable | None = None
-) -> Recipe:
+def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Reads a recipe of text classification; arguments and errors as for :func:`load_any_recipe`.
 
     Example:
         >>> load_recipe("sentiment_babn", ["training.steps=100"]).training.steps
         100
     """
-    return _of_texts(load_any_recipe(path_or_name, overrides, folder=folder), str(path_or_name))
+    return _of_texts(load_any_recipe(path_or_name, overrides), str(path_or_name))
 
 
-def read_recipe(
-    text: str, where: str = "recipe", overrides: Sequence[str] = (), *, name: str | None = None
-) -> Recipe:
+def read_recipe(text: str, where: str = "recipe", overrides: Sequence[str] = ()) -> Recipe:
     r"""Makes a recipe of text classification from YAML.
 
     Args:
         text: the YAML.
         where: name of the source, for messages.
         overrides: keys to replace, as ``training.learning_rate=1e-4``.
-        name: name of the run if the YAML has none.
 
     Returns:
         The recipe, with all keys filled in; relative paths are not changed.
@@ -164,7 +140,7 @@ def read_recipe(
         ...     print(error)
         recipe: unknown key 'lerning_rate' in training (line 2); did you mean 'learning_rate'?
     """
-    return _of_texts(read(text, where, overrides, _kind, name=name), where)
+    return _of_texts(read(text, where, overrides, _kind), where)
 
 
 def _kind(sections: Mapping[str, Any]) -> type[RunRecipe]:
@@ -191,6 +167,11 @@ def run_task(run: Path | str) -> Task[Any, Any]:
     return load_task(file)
 
 
+def run_of(folder: Path) -> Path:
+    """The run that a folder is, or whose baseline it is; a run may have that name, too."""
+    return folder.parent if folder.name == BASELINE and not (folder / RECIPE).exists() else folder
+
+
 def load_network(folder: Path | str) -> Network[Any]:
     """Loads the trained network of a run, or the baseline within one.
 
@@ -205,8 +186,7 @@ def load_network(folder: Path | str) -> Network[Any]:
         RunError: the folder holds no finished run, or one of a task without a single network.
     """
     path = Path(folder)
-    task = run_task(path.parent if path.name == BASELINE and not (path / RECIPE).exists() else path)
-    return task.network(path)
+    return run_task(run_of(path)).network(path)
 
 
 def load_results(run: Path | str) -> Any:

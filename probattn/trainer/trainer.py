@@ -420,9 +420,8 @@ class ProbabilisticTrainer(Checkpoints):
             return loss, scores, labels
         inputs = self._prepare_inputs(inputs)
         targets = tuple(inputs[name] for name in self.label_names) if labelled else ()
-        if (
-            self.prediction == "mean"
-        ):  # transformers' loss knows no missing labels, and no soft ones of one class
+        # transformers' loss knows no missing labels, and no soft ones of one class.
+        if self.prediction == "mean":
             plain = self.program.inputs(inputs)
             _, scores, _ = super().prediction_step(model, plain, False, ignore_keys, **kwargs)
             return loss, scores, targets[0]

@@ -38,9 +38,8 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
     watched = trainer.eval_dataset  # or several by name
     if pilot is None and watched is not dataset and not isinstance(watched, dict):
         pilot = watched
-    distance = (
-        None if options.novelty is None else _distance(trainer)
-    )  # first, as what is refused then costs nothing
+    # First, as what is refused then costs nothing.
+    distance = None if options.novelty is None else _distance(trainer)
     policy = calibrate(
         _judged(trainer, dataset, "the data set", distance),
         None if pilot is None else _judged(trainer, pilot, "pilot", distance),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -27,9 +27,6 @@ from probattn.tasks.sections.yaml_nodes import (
     parse_value,
     recipe_text,
 )
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 
 def allowed(field: FieldInfo) -> str:
@@ -258,7 +255,7 @@ ALTERNATIVES: dict[tuple[str, ...], str] = {("training", "epochs"): "steps", ("t
 
 
 def load(
-    path_or_name: str | Path, overrides: Sequence[str], kind: KindOf, built_in: Mapping[str, Traversable]
+    path_or_name: str | Path, overrides: Sequence[str], kind: KindOf, built_in: Mapping[str, Path]
 ) -> Any:
     """Reads a recipe from a file that ends in .yaml or .yml, or a built-in one by its name, and checks all of it.
 

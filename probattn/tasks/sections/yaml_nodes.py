@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from yaml.events import AliasEvent
@@ -19,9 +19,6 @@ from probattn.checks import shown
 from probattn.data.errors import DataError, suggestion
 from probattn.data.files import read_text
 from probattn.tasks.errors import RecipeError
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 SUFFIXES = (".yaml", ".yml")
 KeyPath = tuple[str | int, ...]
@@ -42,7 +39,7 @@ _SCALARS = (
 )
 
 
-def recipe_text(where: str, built_in: Mapping[str, Traversable]) -> str:
+def recipe_text(where: str, built_in: Mapping[str, Path]) -> str:
     """The text of a recipe: of a file, or of a built-in one by its name; ``RecipeError`` if there is no such recipe."""
     if where.endswith(SUFFIXES):
         path = Path(where).expanduser()
