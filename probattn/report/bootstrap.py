@@ -89,22 +89,21 @@ def corrected(items: Sequence[Compared]) -> tuple[Compared, ...]:
     return tuple(sorted_items)
 
 
-def is_reliable(item: Comparison, examples: int, *, unit: float = 1.0) -> bool:
+def is_reliable(item: Comparison, examples: int) -> bool:
     """Whether a difference counts as significant.
 
     Args:
         item: the comparison.
         examples: number of examples; in out-of-distribution detection that of the smaller data set.
-        unit: largest value of the measure if it is a share: 1, or 100 for BLEU.
 
     Returns:
-        True if the corrected p-value is below 1 - level, the absolute difference is at least :data:`LEAST_EFFECT` *
-        ``unit``, and there are at least :data:`LEAST_EXAMPLES` examples and, in a comparison over seeds,
+        True if the corrected p-value is below 1 - level, the absolute difference is at least :data:`LEAST_EFFECT`,
+        and there are at least :data:`LEAST_EXAMPLES` examples and, in a comparison over seeds,
         :data:`LEAST_SEEDS` seeds.
     """
     return (
         item.corrected < round(1 - item.level, 12)
-        and abs(item.value) >= LEAST_EFFECT * unit
+        and abs(item.value) >= LEAST_EFFECT
         and examples >= LEAST_EXAMPLES
         and (not item.seeds or len(item.seeds) >= LEAST_SEEDS)
     )

@@ -136,7 +136,7 @@ def dataset_shift(seen: Seen, reference: Seen) -> Shift | None:
     uncertainty, uncertainty_p = _kolmogorov(seen.scores, reference.scores)
     pair = seen.distances, reference.distances
     distance, distance_p = _kolmogorov(*pair) if all(pair) else (None, None)
-    names = reference.predicted.keys() | seen.predicted.keys()
+    names = sorted(reference.predicted.keys() | seen.predicted.keys())  # in one order in all processes
     rows = [[item.predicted.get(name, 0) for name in names] for item in (seen, reference)]
     apart = sum(abs(a / seen.size - b / reference.size) for a, b in zip(*rows, strict=True)) / 2
     return Shift(

@@ -27,7 +27,7 @@ from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked,
 from probattn.tasks.fine_tuning.predictor import TrainedHead
 from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
-from probattn.tasks.measures import number
+from probattn.tasks.measures import share
 from probattn.tasks.programs import Data
 from probattn.tasks.sections.base import key
 
@@ -90,7 +90,7 @@ class Sequences(HeadTask):
     guided = True
     auto = AutoModelForSeq2SeqLM
     measures: ClassVar[Any] = {
-        "bleu": number("BLEU", "Of generated texts, by sacrebleu, 0 to 100", better=True),
+        "bleu": share("BLEU", "Of generated texts, by sacrebleu"),
         **TOKEN_MEASURES,
     }
     headings: ClassVar[Any] = {
@@ -157,7 +157,7 @@ class Sequences(HeadTask):
 
     def figures(self, columns: Columns) -> dict[str, float | None]:
         """Measures of the texts in ``columns``."""
-        return {"bleu": bleu_from_counts(columns["bleu"]).score, **token_figures(columns)}
+        return {"bleu": bleu_from_counts(columns["bleu"]).score / 100, **token_figures(columns)}
 
     def answer(self, posterior: Posterior, batch: Batch) -> list[Answer]:
         """The generated text, its log-probability, and mean entropies of tokens, those of the true text if it is known.

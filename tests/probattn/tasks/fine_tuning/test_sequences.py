@@ -106,7 +106,7 @@ def test_measures_are_those_of_transformers_own_loss_and_of_sacrebleu(recipe, na
     figures = task.figures(task.record(posterior, batch))
     assert figures["nll"] == pytest.approx(net(**batch.tensors).loss.item(), rel=1e-5)
     texts = [each.notes for each in batch.encoded]
-    assert figures["bleu"] == pytest.approx(bleu(texts, [each["target"] for each in examples]).score)
+    assert figures["bleu"] == pytest.approx(bleu(texts, [each["target"] for each in examples]).score / 100)
     for example, text in zip(examples, texts, strict=True):  # each by itself, without padding
         ids = tokenizer()("the a " + example["text"], return_tensors="pt")["input_ids"]
         alone = net.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8)
