@@ -289,7 +289,7 @@ class SitePosterior:
         log_alpha, rate = cast(Gamma, self.prior).unexpanded if with_kl else (None, None)
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
         alpha = None if log_alpha is None else log_alpha.exp()
-        rise, options = inputs.concentration, WeibullConstants.of(method, scores.dtype)
+        options, rise = WeibullConstants.of(method, scores.dtype), inputs.concentration
         drawn = draw_weibull(scores, rise, uniform, alpha, weight, options, normalise=normalise)
         if log_alpha is not None and rate is not None:
             self._kl = drawn.kl + prior_terms(log_alpha, rate.log(), weight, scores.shape)
