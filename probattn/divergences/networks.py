@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from probattn.checks import check_integer
+from probattn.checks import check_choice, check_integer
 
 DiscriminatorKind = Literal["highway", "mlp", "release"]
 LEAK = 0.01  # slope of the leaky ReLU below 0; the paper gives none
@@ -93,8 +93,7 @@ class _TwoLayers(nn.Module):
                 check_integer(type(self).__name__, name, number, minimum=1)
         width, size = (head_dim if number is None else number for number in (hidden, output))
         if self._highway is not None:
-            plain = self._highway is nn.Identity
-            self.highway = self._highway() if plain else self._highway(head_dim, generator=generator)
+            self.highway = self._highway(head_dim, generator=generator)
         self.hidden = _linear(head_dim, width, generator)
         self.output = _linear(width, size, generator)
 
@@ -137,8 +136,7 @@ class Discriminator(_TwoLayers):
         kind: DiscriminatorKind = "highway",
         generator: Generator | None = None,
     ) -> None:
-        if kind not in get_args(DiscriminatorKind):
-            raise ValueError(f"Discriminator.kind: expected 'highway', 'mlp' or 'release', got {kind!r}")
+        check_choice("Discriminator", "kind", kind, DiscriminatorKind)
         self._highway = {"highway": Highway, "mlp": nn.Identity, "release": ReleaseHighway}[kind]
         super().__init__(head_dim, hidden, 1, generator=generator)
         self.kind = kind

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probattn.checks import check_integer
 from probattn.metrics import functional
 from probattn.metrics.base import LabelledMetric, ScoredExamples
 from probattn.metrics.functional import (
@@ -17,7 +18,6 @@ from probattn.metrics.functional import (
     RiskCoverage,
     UncertaintyKind,
 )
-from probattn.metrics.functional.calibration import check_n_bins
 from probattn.metrics.functional.inputs import check_option, label_mask
 from probattn.metrics.functional.selective import check_thresholds
 
@@ -38,7 +38,7 @@ class BinnedMetric(LabelledMetric):
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_n_bins(n_bins)
+        check_integer(type(self).__name__, "n_bins", n_bins, minimum=1)
         options: dict[str, Any] = {"ignore_index": ignore_index, "update_options": {"n_bins": n_bins}}
         super().__init__(inputs=inputs, validate_args=validate_args, **options, **kwargs)
         self.n_bins = n_bins

@@ -71,11 +71,11 @@ class HeadSlices:
 
     def particles(self) -> Tensor:
         """The particles ``[H, D * E]``, detached: for each of D output features in order, its E weights."""
-        return self._flat(self.parameter)
+        return self._rows(self.parameter.detach())
 
     def weights(self) -> Tensor:
         """The particles ``[H, D * E]``, not detached: gradients reach the parameter."""
-        return self._arranged(self.parameter).reshape(self.heads, -1)
+        return self._rows(self.parameter)
 
     def gradients(self) -> Tensor:
         """The gradients of the particles, ``[H, D * E]``, detached.
@@ -83,7 +83,7 @@ class HeadSlices:
         Raises:
             ValueError: the parameter has no gradient.
         """
-        return self._flat(self._gradient())
+        return self._rows(self._gradient().detach())
 
     @torch.no_grad()
     def write(self, directions: Tensor, step_size: float) -> None:
@@ -122,17 +122,14 @@ class HeadSlices:
 
     def _paired(self, tensor: Tensor, name: str, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The heads of ``tensor``, and rows ``[H, D * E]`` in their shape; ``ValueError`` for rows of another."""
-        blocks = self._blocks(tensor)
+        blocks = self._blocks(tensor.detach())
         expected = [self.heads, blocks.shape[2] * blocks.shape[3]]
         if list(rows.shape) != expected:
             raise ValueError(f"{self.name}: expected {name} {expected}, got {list(rows.shape)}")
         return blocks, rows.view(blocks.shape)
 
     def _blocks(self, tensor: Tensor) -> Tensor:
-        """The heads ``[groups, H / groups, D, E]``, a view in every layout, detached."""
-        return self._arranged(tensor.detach())
-
-    def _arranged(self, tensor: Tensor) -> Tensor:
+        """The heads ``[groups, H / groups, D, E]``, a view in every layout."""
         rows = tensor.T if self.transposed else tensor
         run = rows.unflatten(0, (self.groups, -1))  # [groups, out / groups, E]
         count = self.heads // self.groups
@@ -141,7 +138,7 @@ class HeadSlices:
             return features.unflatten(1, (self.head_size, count)).transpose(1, 2)
         return features.unflatten(1, (count, self.head_size))
 
-    def _flat(self, tensor: Tensor) -> Tensor:
+    def _rows(self, tensor: Tensor) -> Tensor:
         return self._blocks(tensor).reshape(self.heads, -1)
 
     def _gradient(self) -> Tensor:

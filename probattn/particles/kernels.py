@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from pyro.infer.svgd import SteinKernel
 from torch import Tensor
 
-from probattn.checks import check_number
+from probattn.checks import check_choice, check_number
 from probattn.particles.distances import (
     centre,
     checked_pair,
@@ -402,8 +402,7 @@ class PyroKernel(ParticleKernel, SteinKernel):
             raise TypeError(
                 f"PyroKernel: expected a pyro.infer.svgd.SteinKernel, got {type(kernel).__name__}"
             )
-        if mode not in get_args(Mode):
-            raise ValueError(f"PyroKernel: expected mode 'multivariate' or 'univariate', got {mode!r}")
+        check_choice("PyroKernel", "mode", mode, Mode)
         self.kernel = kernel
         self.mode = mode
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from probattn.checks import check_choice
 from probattn.probes.rows import check_targets, valid_positions
 
 _LOGITS = 2**24  # logits that exist at once: 64 MiB in float32
@@ -232,8 +233,7 @@ def _check_scores(scores: Tensor, examples: int) -> None:
 
 
 def _check_table(embeddings: Tensor, kind: str, table: Tensor | None) -> None:
-    if kind not in get_args(SaliencyKind):
-        raise ValueError(f"gradient_saliency: expected kind in {get_args(SaliencyKind)}, got {kind!r}")
+    check_choice("gradient_saliency", "kind", kind, SaliencyKind)
     if embeddings.ndim != 3:
         raise ValueError(f"gradient_saliency: expected embeddings [B, S, D], got {list(embeddings.shape)}")
     if (table is not None) != (kind == "replace"):

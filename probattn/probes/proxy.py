@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.functional import jvp
 from torch.nn import functional as F
 
+from probattn.checks import check_choice
 from probattn.probes.corpus import ParallelCorpus
 from probattn.probes.rows import valid_positions
 
@@ -67,8 +68,7 @@ def attention_weights(scores: Tensor, mask: Tensor | None = None, mode: Attentio
         >>> attention_weights(torch.tensor([0.0, 1.0, 2.0]), mask, "uniform")
         tensor([0.5000, 0.5000, 0.0000])
     """
-    if mode not in get_args(AttentionMode):
-        raise ValueError(f"attention_weights: expected mode in {get_args(AttentionMode)}, got {mode!r}")
+    check_choice("attention_weights", "mode", mode, AttentionMode)
     if not scores.is_floating_point():
         raise TypeError(f"attention_weights: expected floating-point scores, got {scores.dtype}")
     valid = valid_positions("attention_weights", mask, scores)

@@ -251,9 +251,7 @@ class AlignmentFactor(nn.Module):
             kind = method.discriminator
             self.discriminator = Discriminator(head_dim, method.hidden, kind=kind, generator=source)
         if method.method in ("ct", "ct_heads"):
-            of_tokens = method.method == "ct"
-            size = None if of_tokens else method.hidden
-            critic = Critic if of_tokens else ReleaseCritic
+            critic, size = (Critic, None) if method.method == "ct" else (ReleaseCritic, method.hidden)
             self.critic = critic(head_dim, method.hidden, size, generator=source)
             self.navigator = Navigator(head_dim, method.hidden, size, generator=source)
         if method.method == "ot":
@@ -319,15 +317,11 @@ class AlignmentFactor(nn.Module):
         """
         self._check_sizes("AlignmentFactor.divergence", query, key)
         key = repeat_heads(key, query.shape[1])
-        return self._divergence(*self.subsets(query, query_mask, key, key_mask))
-
-    def _divergence(
-        self, query: Tensor, query_mask: Tensor | None, key: Tensor, key_mask: Tensor | None
-    ) -> Tensor:
+        query, query_mask, key, key_mask = self.subsets(query, query_mask, key, key_mask)
+        masks: dict[str, Any] = {"query_mask": query_mask, "key_mask": key_mask}
         if self.method.method == "mmd":
-            bandwidth = self._bandwidth(query, key, query_mask=query_mask, key_mask=key_mask)
-            return mmd(query, key, bandwidth=bandwidth, query_mask=query_mask, key_mask=key_mask)
-        return self.measure(self.networks)(query, key, query_mask=query_mask, key_mask=key_mask)
+            return mmd(query, key, bandwidth=self._bandwidth(query, key, **masks), **masks)
+        return self.measure(self.networks)(query, key, **masks)
 
     def _check_sizes(self, where: str, query: Tensor, key: Tensor) -> None:
         for name, tokens in (("queries", query), ("keys", key)):

@@ -14,7 +14,7 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from probattn.distributions import LogNormal, Weibull
-from probattn.distributions.log_space import standard_exponential
+from probattn.distributions.log_space import computing_dtype, standard_exponential
 from probattn.host import on_cpu
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import runs_flash, runs_kernels
@@ -27,7 +27,7 @@ from probattn.sites.posterior import (
     SitePosterior,
     biased,
     predicted_weights,
-    site_uniform,
+    site_numbers,
     truncated,
 )
 from probattn.sites.prior import ContextualPrior, Prior, site_prior
@@ -69,7 +69,7 @@ class WeightsPosterior(AnsweringPosterior):
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws W ``[B, H, T, S]``, the answer; the value itself is ``[B, 0]``."""
-        uniform = site_uniform(self.method, noise, self.inputs.raw)
+        uniform = site_numbers(self.method, noise, self.inputs.raw)
         weights, _, log_mean = self._fused_draw(uniform, with_kl, normalise=True)
         assert log_mean is not None
         self.answer = self.layout.zero_empty(weights)
@@ -111,8 +111,7 @@ class KernelPosterior(WeightsPosterior):
         inputs, method = self.inputs, self.method
         seeds, drawn = kernel_seeds(noise, inputs.raw), None
         if seeds is None:
-            normal = method.posterior == "lognormal"
-            drawn = noise.normal(inputs.raw) if normal else site_uniform(method, noise, inputs.raw)
+            drawn = site_numbers(method, noise, inputs.raw)
         logits = self._make_logits() if with_kl else None
         call = method, self.layout, inputs.raw, inputs.concentration
         self.answer, self._kl = draw_by_kernel(*call, drawn, logits, with_kl, seeds)
@@ -283,13 +282,14 @@ class TiledPosterior(AnsweringPosterior):
     def __init__(
         self, method: BayesianAttention, attending: Attending, contextual: ContextualPrior | None
     ) -> None:
-        self._describe(method, attending.layout, attending.query.new_empty(()).expand(attending.shape))
+        like = attending.query.new_empty((), dtype=computing_dtype(attending.query))
+        self._describe(method, attending.layout, like.expand(attending.shape))
         self.attending, self.contextual = attending, contextual
 
     @cached_property
     def inputs(self) -> PosteriorInputs:
         """The options and the scores ``[B, H, T, S]``."""
-        return PosteriorInputs(self.method, self.attending.scores(), self.layout)
+        return PosteriorInputs(self.method, self.attending.widened().scores(), self.layout)
 
     @cached_property
     def prior(self) -> Prior:
@@ -330,13 +330,10 @@ class TiledPosterior(AnsweringPosterior):
     def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
         """Stores the output at E[S] in ``answer``, returns ``[B, 0]``; arguments as in :meth:`SitePosterior.expect`."""
         at = self.attending
-        if bias is not None:
-            bias = biased(bias.to(at.query.dtype), at.bias)
+        added = at.bias if bias is None else biased(bias.to(at.query.dtype), at.bias)
         call = TiledCall(layout, at.factor, at.softcap, None, log_sums=False)
         key, value = (repeat_heads(item, at.query.shape[1]) for item in (at.key, at.value))
-        self.answer = tiled_attention(
-            at.query, key, value, at.bias if bias is None else bias, None, call
-        ).output
+        self.answer = tiled_attention(at.query, key, value, added, None, call).output
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:
@@ -374,18 +371,6 @@ class TiledPosterior(AnsweringPosterior):
 
 class FlashPosterior(TiledPosterior):
     """The same by kernels of a GPU, :mod:`probattn.sites.flash`, with tensors of 16 bits too; maps are of float32."""
-
-    def __init__(
-        self, method: BayesianAttention, attending: Attending, contextual: ContextualPrior | None
-    ) -> None:
-        super().__init__(method, attending, contextual)
-        like = attending.query.new_empty((), dtype=torch.float32)
-        self._describe(method, attending.layout, like.expand(attending.shape))
-
-    @cached_property
-    def inputs(self) -> PosteriorInputs:
-        """The options and the scores ``[B, H, T, S]``."""
-        return PosteriorInputs(self.method, self.attending.widened().scores(), self.layout)
 
     def draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws S and stores the output ``[B, H, T, E]`` in ``answer``, and the KL; returns the value ``[B, 0]``."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from probattn.host import at_least_float32
 from probattn.sites.bayesian import BayesianAttention, KLReduction
 from probattn.sites.layout import Layout
 from probattn.sites.posterior import SitePosterior
@@ -195,8 +196,7 @@ class EdgeAttentionSite(LatentSite):
         self._refuse_unsupported(name)
         self._check(name, scores, key, edges)
         with torch.autocast(scores.device.type, enabled=False):
-            maps = scores if scores.dtype == torch.float64 else scores.float()
-            maps = maps.t().contiguous()[None, :, None]  # [1, H, 1, E]
+            maps = at_least_float32(scores).t().contiguous()[None, :, None]  # [1, H, 1, E]
             weights: Tensor = self._weights(name, maps, key, edges, call, observations)
             return weights[0, :, 0].t().to(scores.dtype)
 

@@ -12,6 +12,8 @@ import triton.language as tl
 from probattn.sites.triton_kernels import (
     _EULER,
     _FORBIDDEN,
+    _allowed,
+    _counted,
     _digamma_1p,
     _log1p,
     _log_gamma_1p,
@@ -29,11 +31,12 @@ _CHANGING = ("share", "queries", "keys")
 
 
 @triton.jit
-def _block(index, heads, length, SIZE: tl.constexpr):
-    """Datum, head and first row of a program's block of rows."""
+def _block(heads, length, SIZE: tl.constexpr):
+    """Datum, head and first row of a program's block of rows, the number of its head in the batch, and of all heads."""
     blocks = tl.cdiv(length, SIZE)
-    at = index // blocks
-    return at // heads, at % heads, index % blocks * SIZE
+    at = tl.program_id(0) // blocks
+    all_heads = (tl.num_programs(0) // blocks).to(tl.int64)
+    return at // heads, at % heads, tl.program_id(0) % blocks * SIZE, at.to(tl.int64), all_heads
 
 
 @triton.jit
@@ -57,25 +60,6 @@ def _pull_of(pull_of, at, there, width, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _allowed(valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key):
-    """Which pairs of a column of queries and a row of keys are allowed."""
-    allowed = (query < queries) & (key < keys)
-    if valid is not None:
-        at = datum.to(tl.int64) * by_datum + head.to(tl.int64) * by_head
-        at += query.to(tl.int64) * by_query + key.to(tl.int64) * by_key
-        allowed = allowed & (tl.load(valid + at, mask=allowed, other=0) != 0)
-    return allowed
-
-
-@triton.jit
-def _counted(allowed, real, datum, query, queries):
-    """Which allowed pairs take part in the KL."""
-    if real is not None:
-        allowed = allowed & (tl.load(real + datum * queries + query, mask=query < queries, other=0) != 0)
-    return allowed
-
-
-@triton.jit
 def _some(allowed):
     return tl.max(tl.max(allowed.to(tl.int32), axis=1), axis=0) > 0
 
@@ -83,16 +67,29 @@ def _some(allowed):
 @triton.jit
 def _log_alpha(logits, log_total, strength, datum, head, groups, repeats, key, keys, counted):
     """log alpha of the prior at the pairs that take part in the KL, 0 elsewhere."""
+    # With ``else``: code after a return is compiled too, and there are no logits to load.
     if logits is None:
-        return tl.where(counted, strength, 0.0)
-    at = (datum * groups + head // repeats).to(tl.int64) * keys + key
-    values = tl.load(logits + at, mask=key < keys, other=0.0)
-    return tl.where(counted, values - log_total + strength, 0.0)
+        log_alpha = strength
+    else:
+        at = (datum * groups + head // repeats).to(tl.int64) * keys + key
+        values = tl.load(logits + at, mask=key < keys, other=0.0)
+        log_alpha = values - log_total + strength
+    return tl.where(counted, log_alpha, 0.0)
 
 
 @triton.jit
 def _at_most_0(values):
     return tl.minimum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _raised(largest, total, scores, allowed):
+    """Largest score and sum of exponentials after further scores, these exponentials, and the factor of older sums."""
+    scores = tl.where(allowed, scores, _FORBIDDEN)
+    now = tl.maximum(largest, tl.max(scores, axis=1)[:, None])
+    powers = tl.where(allowed, tl.exp(scores - now), 0.0)
+    shrink = tl.exp(largest - now)
+    return now, total * shrink + tl.sum(powers, axis=1)[:, None], powers, shrink
 
 
 @triton.jit
@@ -111,7 +108,7 @@ def attend_kernel(
     VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output and, where ``divergence`` is there, the KL of each query; ``statistics`` are ``[1 | 5, B, H, T]``."""
-    datum, head, first = _block(tl.program_id(0), heads, queries, ROWS)
+    datum, head, first, of_head, all_heads = _block(heads, queries, ROWS)
     row = first + tl.arange(0, ROWS)
     query = row[:, None]
     of_query = _rows_of(queries_of, datum, head, row, queries, width, q_datum, q_head, q_row, WIDTH)
@@ -127,11 +124,8 @@ def attend_kernel(
                 valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key
             )
             at = (datum * groups + head // (heads // groups)).to(tl.int64) * keys + key
-            values = tl.where(allowed, tl.load(logits + at, mask=key < keys, other=0.0), _FORBIDDEN)
-            now = tl.maximum(largest, tl.max(values, axis=1)[:, None])
-            powers = tl.where(allowed, tl.exp(values - now), 0.0)
-            total = total * tl.exp(largest - now) + tl.sum(powers, axis=1)[:, None]
-            largest = now
+            values = tl.load(logits + at, mask=key < keys, other=0.0)
+            largest, total, _, _ = _raised(largest, total, values, allowed)
         log_total = _log_sum(largest, total)
     largest = tl.full((ROWS, 1), _FORBIDDEN, tl.float32)  # of the scores
     total = tl.zeros((ROWS, 1), tl.float32)
@@ -155,11 +149,7 @@ def attend_kernel(
             of_key = _rows_of(keys_of, datum, key_head, column, keys, width, k_datum, k_head, k_row, WIDTH)
             scores = tl.dot(of_query, tl.trans(of_key), input_precision=PRECISION) * factor
             if divergence is not None:
-                visible = tl.where(allowed, scores, _FORBIDDEN)
-                now = tl.maximum(largest, tl.max(visible, axis=1)[:, None])
-                powers = tl.where(allowed, tl.exp(visible - now), 0.0)
-                total = total * tl.exp(largest - now) + tl.sum(powers, axis=1)[:, None]
-                largest = now
+                largest, total, _, _ = _raised(largest, total, scores, allowed)
                 log_alpha = _log_alpha(
                     logits, log_total, strength, datum, head, groups, heads // groups, key, keys, counted
                 )
@@ -181,26 +171,22 @@ def attend_kernel(
                     slopes += tl.sum(alpha * _digamma_1p(alpha, log1p), axis=1)[:, None]
                 count += number
             noise = site_noise(seed, row_index, head, query, start, low, high, NORMAL, ROWS, COLUMNS)
-            scores = tl.where(allowed, scores + noise * (spread if NORMAL else 1.0 / spread), _FORBIDDEN)
-            now = tl.maximum(highest, tl.max(scores, axis=1)[:, None])
-            powers = tl.where(allowed, tl.exp(scores - now), 0.0)
-            shrink = tl.exp(highest - now)
-            noisy_total = noisy_total * shrink + tl.sum(powers, axis=1)[:, None]
-            highest = now
+            scores += noise * (spread if NORMAL else 1.0 / spread)
+            highest, noisy_total, powers, shrink = _raised(highest, noisy_total, scores, allowed)
             of_value = _rows_of(
                 values_of, datum, key_head, column, keys, value_width, v_datum, v_head, v_row, VALUE_WIDTH
             )
             summed = summed * shrink
             summed += tl.dot(powers.to(of_value.dtype), of_value, input_precision=PRECISION)
     result = summed / tl.where(noisy_total > 0, noisy_total, 1.0)
-    at = (tl.program_id(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries + query
+    at = of_head * queries + query
     there = query < queries
     column = tl.arange(0, VALUE_WIDTH)[None, :]
     tl.store(
         output + at * value_width + column, result.to(output.dtype.element_ty),
         mask=there & (column < value_width),
     )  # fmt: skip
-    rows = (tl.num_programs(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries  # of the whole batch
+    rows = all_heads * queries  # of the whole batch
     tl.store(statistics + at, _log_sum(highest, noisy_total), mask=there)
     if divergence is not None:
         log_sum = _log_sum(largest, total)
@@ -278,12 +264,11 @@ def attend_query_kernel(
     VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradient by the queries, of a block of them."""
-    datum, head, first = _block(tl.program_id(0), heads, queries, ROWS)
+    datum, head, first, of_head, all_heads = _block(heads, queries, ROWS)
     row = first + tl.arange(0, ROWS)
     query = row[:, None]
     key_head = head // (heads // key_heads)
-    rows = (tl.num_programs(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries
-    at = (tl.program_id(0) // tl.cdiv(queries, ROWS)).to(tl.int64) * queries + query
+    rows, at = all_heads * queries, of_head * queries + query
     of_query = _rows_of(queries_of, datum, head, row, queries, width, q_datum, q_head, q_row, WIDTH)
     pull = _pull_of(pull_of, at, query < queries, value_width, VALUE_WIDTH)
     inner = tl.load(inner_of + at, mask=query < queries, other=0.0)
@@ -328,10 +313,10 @@ def attend_key_kernel(
     VALUE_WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients by the keys, the values and the prior's logits, of a block of keys of one query head."""
-    datum, head, start = _block(tl.program_id(0), heads, keys, COLUMNS)
+    datum, head, start, of_head, all_heads = _block(heads, keys, COLUMNS)
     column = start + tl.arange(0, COLUMNS)
     key_head = head // (heads // key_heads)
-    rows = (tl.num_programs(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * queries
+    rows = all_heads * queries
     of_key = _rows_of(keys_of, datum, key_head, column, keys, width, k_datum, k_head, k_row, WIDTH)
     of_value = _rows_of(
         values_of, datum, key_head, column, keys, value_width, v_datum, v_head, v_row, VALUE_WIDTH
@@ -350,7 +335,7 @@ def attend_key_kernel(
             valid, datum, head, query, column[None, :], queries, keys, by_datum, by_head, by_query, by_key
         )
         if _some(allowed):
-            at = (tl.program_id(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * queries + query
+            at = of_head * queries + query
             of_query = _rows_of(queries_of, datum, head, row, queries, width, q_datum, q_head, q_row, WIDTH)
             pull = _pull_of(pull_of, at, query < queries, value_width, VALUE_WIDTH)
             inner = tl.load(inner_of + at, mask=query < queries, other=0.0)
@@ -363,7 +348,7 @@ def attend_key_kernel(
             value_sum += tl.dot(tl.trans(weights.to(pull.dtype)), pull, input_precision=PRECISION)
             key_sum += tl.dot(tl.trans(to_scores.to(of_query.dtype)), of_query, input_precision=PRECISION)
             logit_sum += tl.sum(by_logits, axis=0)[None, :]
-    at = (tl.program_id(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * keys + column[:, None]
+    at = of_head * keys + column[:, None]
     wide = tl.arange(0, WIDTH)[None, :]
     there = column[:, None] < keys
     tl.store(
@@ -376,5 +361,4 @@ def attend_key_kernel(
         mask=there & (wide < value_width),
     )  # fmt: skip
     if to_logits is not None:
-        at = (tl.program_id(0) // tl.cdiv(keys, COLUMNS)).to(tl.int64) * keys + column[None, :]
-        tl.store(to_logits + at, logit_sum, mask=column[None, :] < keys)
+        tl.store(to_logits + of_head * keys + column[None, :], logit_sum, mask=column[None, :] < keys)

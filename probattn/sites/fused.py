@@ -22,7 +22,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -311,36 +311,31 @@ def draw_weights(
     # p = softmax(Phi), k = rho softplus(z) + p + floor, S = p (-log u)^(1/k) / Gamma(1 + 1/k); not differentiable. A
     # further map allocated at every call costs as much as the softmax. ``base`` is softplus(z) of all P draws, and
     # ``smallest`` the smallest of each of its rows; None where to know them is to wait for an accelerator.
-    if smallest is None:
+    bound = None if smallest is None else options.inverse_bound(min(smallest, default=0.0))
+    if smallest is None or (sites_compile() and bound is not None):
         maps, noise = (item.view(-1, *base.shape) for item in (scores, uniform))
-        _draw_in_logs(maps, base, noise, options)
-        return uniform, scores
-    bound = options.inverse_bound(min(smallest, default=0.0))
-    if sites_compile() and bound is not None:
-        maps, noise = (item.view(-1, *base.shape) for item in (scores, uniform))
-        _draw_scaled(maps, base, noise, options, bound)
+        _draw_piece(maps, base, noise, options, bound)
         return uniform, scores
     for rows, *inside in pieces(base):
         bound = options.inverse_bound(min(smallest[rows]))
         for first in range(0, len(scores), max(1, len(base))):
             piece = slice(first + rows.start, first + rows.stop), *inside
-            draw = _draw_in_logs if bound is None else partial(_draw_scaled, bound=bound)
-            draw(scores[piece], base[rows, *inside], uniform[piece], options)
+            _draw_piece(scores[piece], base[rows, *inside], uniform[piece], options, bound)
     return uniform, scores
 
 
-def _draw_scaled(
-    scores: Tensor, base: Tensor, noise: Tensor, options: WeibullConstants, bound: float
+def _draw_piece(
+    scores: Tensor, base: Tensor, noise: Tensor, options: WeibullConstants, bound: float | None
 ) -> None:
+    """Writes W and S over scores and noise; by logarithms where 1 / k has no bound."""
+    if bound is None:
+        draw_terms(torch.log_softmax(scores, dim=-1), base, noise, None, options, False)
+        torch.softmax(noise, dim=-1, out=scores)
+        noise.copy_(finite_exp(noise))
+        return
     mean = torch.softmax(scores, dim=-1, out=scores if sites_compile() else None)
     site_kernel(scaled_draw)(mean, base, noise, options, bound)
     torch.mul(noise, noise.sum(dim=-1, keepdim=True).reciprocal_(), out=scores)
-
-
-def _draw_in_logs(scores: Tensor, base: Tensor, uniform: Tensor, options: WeibullConstants) -> None:
-    draw_terms(torch.log_softmax(scores, dim=-1), base, uniform, None, options, False)
-    torch.softmax(uniform, dim=-1, out=scores)
-    uniform.copy_(finite_exp(uniform))
 
 
 def four_dimensional(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import threading
 from collections import UserList
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar
 
 import pyro
@@ -183,9 +183,7 @@ class _Again(AbstractContextManager[None]):
                 stack.enter_context(resume())
             self._entered = stack.pop_all()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._entered.close()
 
 

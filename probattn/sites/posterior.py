@@ -263,17 +263,17 @@ class SitePosterior:
     def log_draw(self, noise: Noise, *, with_kl: bool = True) -> Tensor:
         """Draws log S as in :meth:`draw`; only here is the noise "truncated", :attr:`distribution` samples exactly."""
         like = self.inputs.scores
-        if self.method.posterior == "lognormal":
-            posterior = cast(LogNormal, self.distribution)
-            return posterior.loc + posterior.scale * noise.normal(like)
         method = self.method
-        uniform = site_uniform(method, noise, like)
+        numbers = site_numbers(method, noise, like)
+        if method.posterior == "lognormal":
+            posterior = cast(LogNormal, self.distribution)
+            return posterior.loc + posterior.scale * numbers
         if method.concentration == "learned" and not method.learns_scale:
             sums_to_1 = method.scores == "normalised" and self.layout.keys_last
             here = sums_to_1 or not method.learns_strength  # elsewhere :meth:`kl` does it
-            return self._fused_draw(uniform, with_kl and here).value
+            return self._fused_draw(numbers, with_kl and here).value
         weibull = cast(Weibull, self.distribution)
-        log_exponential = standard_exponential(uniform).log_()
+        log_exponential = standard_exponential(numbers).log_()
         return log_weibull_sample(weibull.log_scale, weibull.unexpanded.concentration, log_exponential)
 
     def kl(self) -> Tensor:
@@ -288,11 +288,8 @@ class SitePosterior:
         scores = inputs.raw if normalise else inputs.scores
         log_alpha, rate = cast(Gamma, self.prior).unexpanded if with_kl else (None, None)
         weight = None if self.layout.pair_weight is None else self.layout.pair_weight.to(scores.dtype)
-        alpha, options = (
-            None if log_alpha is None else log_alpha.exp(),
-            WeibullConstants.of(method, scores.dtype),
-        )
-        rise = inputs.concentration
+        alpha = None if log_alpha is None else log_alpha.exp()
+        options, rise = WeibullConstants.of(method, scores.dtype), inputs.concentration
         drawn = draw_weibull(scores, rise, uniform, alpha, weight, options, normalise=normalise)
         if log_alpha is not None and rate is not None:
             self._kl = drawn.kl + prior_terms(log_alpha, rate.log(), weight, scores.shape)
@@ -335,9 +332,9 @@ def biased(scores: Tensor, bias: Tensor | None) -> Tensor:
     return scores if bias is None else scores + bias.to(scores.dtype)
 
 
-def site_uniform(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
-    """Uniform numbers of a draw, from the range that the options give."""
-    return truncated(method, noise.uniform(like))
+def site_numbers(method: BayesianAttention, noise: Noise, like: Tensor) -> Tensor:
+    """Random numbers of a draw: normal, or uniform from the range that the options give."""
+    return noise.normal(like) if method.posterior == "lognormal" else truncated(method, noise.uniform(like))
 
 
 def truncated(method: BayesianAttention, uniform: Tensor) -> Tensor:
@@ -358,7 +355,7 @@ def predicted_weights(inputs: PosteriorInputs, noise: Noise) -> tuple[Tensor, Te
     upward = inputs.upward
     if upward.concentration is None or upward.scale is not None or inputs.separate is not None:
         return None
-    uniform, constants = site_uniform(method, noise, raw), WeibullConstants.of(method, raw.dtype)
+    uniform, constants = site_numbers(method, noise, raw), WeibullConstants.of(method, raw.dtype)
     smallest = upward.smallest if on_cpu(raw) else None
     value, weights = draw_weights(raw, upward.concentration, smallest, uniform, constants)
     return value, inputs.layout.zero_empty(weights)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from probattn.distributions import Gamma, LogNormal
+from probattn.host import at_least_float32
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.layout import PAIRS, Layout
 
@@ -30,7 +31,7 @@ class ContextualPrior(nn.Module):
     def logits(self, key: Tensor) -> Tensor:
         """The MLP's values of keys ``[..., D]``, before the softmax: ``[...]``, at least in float32."""
         logits: Tensor = self.output(torch.relu(self.hidden(key.to(self.hidden.weight.dtype)))).squeeze(-1)
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return at_least_float32(logits)
 
     def forward(self, key: Tensor, num_heads: int, layout: Layout = PAIRS) -> Tensor:
         """log alpha ``[B, H, 1 | T, S]`` of keys ``[B, G, S, D]``, or ``[1, H, 1, E]`` of the nodes' ``[N, H, D]``."""

@@ -38,14 +38,15 @@ KernelName = Literal[
     "identity",
 ]
 
-_KERNELS: dict[str, Any] = {
+_WIDE: dict[str, Any] = {
     "median_rbf": MedianRBF,
     "release_rbf": ReleaseRBF,
     "marginal_rbf": MarginalRBF,
     "inverse_multiquadric": InverseMultiquadric,
     "linear": LinearKernel,
 }
-_PLAIN_KERNELS: dict[str, Any] = {"cosine": CosineKernel, "identity": IdentityKernel}
+"""Kernels with a bandwidth."""
+_KERNELS = _WIDE | {"sliced_rbf": SlicedRBF, "cosine": CosineKernel, "identity": IdentityKernel}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ParticleOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, kernels in (("bandwidth", _KERNELS), ("offset", ("cosine",))):
+        for name, kernels in (("bandwidth", _WIDE), ("offset", ("cosine",))):
             if getattr(self, name) is not None and self.kernel not in kernels:
                 owner = type(self).__name__
                 raise ValueError(f"{owner}.{name}: the kernel {self.kernel!r} has none; leave it out")
@@ -78,12 +79,9 @@ class ParticleOptions(Options):
 
     def build_kernel(self, generator: torch.Generator | None = None) -> ParticleKernel:
         """The kernel that the options name; ``generator`` gives a sliced one its directions."""
-        if self.kernel == "sliced_rbf":
-            return SlicedRBF(generator=generator)
-        if self.kernel == "cosine" and self.offset is not None:
-            return CosineKernel(self.offset)
-        options = {"bandwidth": self.bandwidth} if self.kernel in _KERNELS else {}
-        return (_KERNELS | _PLAIN_KERNELS)[self.kernel](**options)
+        directions = generator if self.kernel == "sliced_rbf" else None
+        options = {"bandwidth": self.bandwidth, "offset": self.offset, "generator": directions}
+        return _KERNELS[self.kernel](**{name: value for name, value in options.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -264,10 +262,9 @@ class HeadRecord:
 
 def repulsive_heads(model: nn.Module) -> dict[str, tuple[RepulsiveAttention, HeadSlices]]:
     """Options and heads of the projections of a model that are particles, by attention call and projection."""
-    heads: dict[str, tuple[RepulsiveAttention, HeadSlices]] = {}
-    for module in model.modules():
-        record: HeadRecord | None = vars(module).get(RECORD)
-        for projection in () if record is None else record.projections:
-            assert record is not None
-            heads[projection.name] = (record.method, projection.slices(module))
-    return heads
+    records = {module: vars(module)[RECORD] for module in model.modules() if RECORD in vars(module)}
+    return {
+        projection.name: (record.method, projection.slices(module))
+        for module, record in records.items()
+        for projection in record.projections
+    }

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from probattn.host import at_least_float32
 from probattn.sites.masks import AttentionMask
 
 
@@ -52,9 +53,7 @@ def attention_scores(
         tensor([[[[2., 2.]]]])
     """
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.matmul(query * factor, key.transpose(-1, -2))  # [B, H, T, S]
-    if scores.dtype in (torch.float16, torch.bfloat16):
-        scores = scores.float()
+    scores = at_least_float32(torch.matmul(query * factor, key.transpose(-1, -2)))  # [B, H, T, S]
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:

@@ -16,6 +16,7 @@ from torch.jit._trace import is_tracing
 from probattn.checks import check_integer
 from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space_distribution import carried_log, carried_weights, carries_log
+from probattn.host import at_least_float32
 from probattn.sites.answers import (
     AnsweringPosterior,
     Attending,
@@ -319,7 +320,7 @@ def log_weights(name: str, value: Tensor, layout: Layout) -> Tensor:
     """log S of a site; a value from outside (``condition``, ``do``) is checked, zeros become the smallest number."""
     if carries_log(value):
         return carried_log(value)
-    value = layout.zero_forbidden(value.to(torch.promote_types(value.dtype, torch.float32)))
+    value = layout.zero_forbidden(at_least_float32(value))
     wrong = value[~((value >= 0) & (value < torch.inf))]
     if len(wrong):
         raise ValueError(f"site {name!r}: expected finite unnormalised weights S >= 0, got {wrong[0].item()}")

@@ -28,8 +28,8 @@ from probattn.sites.bayesian import BayesianAttention, KLReduction, NoiseKind, P
 from probattn.sites.handlers import refuse_unreached, value_handlers
 from probattn.sites.layout import PAIRS, Layout, by_head
 from probattn.sites.masks import MASKED_SCORE, AttentionMask
-from probattn.sites.noise import Kind, Noise
-from probattn.sites.posterior import PosteriorInputs, site_uniform
+from probattn.sites.noise import Noise
+from probattn.sites.posterior import PosteriorInputs, site_numbers
 from probattn.sites.prior import prior_parameters
 from probattn.sites.scores import attention_scores, repeat_heads
 from probattn.sites.site import AttentionSite, answer
@@ -303,11 +303,8 @@ class GraphPosterior(AnsweringPosterior):
         """Draws the noise of S, the answer, or its seeds; the value itself is ``[B, 0]``."""
         if self._seeded:
             self.answer = kernel_seeds(noise, self._like)
-            return self._nothing()
-        kind: Kind = "normal" if self.method.posterior == "lognormal" else "uniform"
-        self.answer = (
-            noise.normal(self._like) if kind == "normal" else site_uniform(self.method, noise, self._like)
-        )
+        else:
+            self.answer = site_numbers(self.method, noise, self._like)
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:

@@ -66,26 +66,35 @@ def _rows(queries, keys, heads, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _pairs(valid, by_datum, by_head, by_query, by_key, real, datum, head, query, key, queries, there):
-    """Which entries are allowed, and which of them take part in the KL."""
-    allowed = there
+def _allowed(valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key):
+    """Which pairs of a column of queries and a row of keys are allowed."""
+    allowed = (query < queries) & (key < keys)
     if valid is not None:
-        at = datum.to(tl.int64) * by_datum + head.to(tl.int64) * by_head + query * by_query + key * by_key
-        allowed = allowed & (tl.load(valid + at, mask=there, other=0) != 0)
-    counted = allowed
+        at = datum.to(tl.int64) * by_datum + head.to(tl.int64) * by_head
+        at += query.to(tl.int64) * by_query + key.to(tl.int64) * by_key
+        allowed = allowed & (tl.load(valid + at, mask=allowed, other=0) != 0)
+    return allowed
+
+
+@triton.jit
+def _counted(allowed, real, datum, query, queries):
+    """Which allowed pairs take part in the KL."""
     if real is not None:
-        counted = counted & (tl.load(real + datum * queries + query, mask=query < queries, other=0) != 0)
-    return allowed, counted
+        allowed = allowed & (tl.load(real + datum * queries + query, mask=query < queries, other=0) != 0)
+    return allowed
 
 
 @triton.jit
 def _log_alpha(logits, strength, datum, head, groups, repeats, keys, key, allowed):
     """log alpha of the contextual prior, over the keys of each query, or the constant."""
+    # With ``else``: code after a return is compiled too, and there are no logits to load.
     if logits is None:
-        return strength + tl.zeros(allowed.shape, tl.float32)
-    at = (datum * groups + head // repeats).to(tl.int64) * keys + key
-    values = tl.load(logits + at, mask=key < keys, other=0.0)
-    return _log_softmax(tl.where(allowed, values, _FORBIDDEN)) + strength
+        log_alpha = strength + tl.zeros(allowed.shape, tl.float32)
+    else:
+        at = (datum * groups + head // repeats).to(tl.int64) * keys + key
+        values = tl.load(logits + at, mask=key < keys, other=0.0)
+        log_alpha = _log_softmax(tl.where(allowed, values, _FORBIDDEN)) + strength
+    return log_alpha
 
 
 @triton.jit
@@ -168,9 +177,8 @@ def draw_kernel(
 ):  # fmt: skip
     """W, log sum_keys S and, where ``divergence`` is there, the KL of each query; arguments of :func:`draw_map`."""
     datum, head, query, key, offset, there = _rows(queries, keys, heads, ROWS, COLUMNS)
-    allowed, counted = _pairs(
-        valid, by_datum, by_head, by_query, by_key, real, datum, head, query, key, queries, there
-    )
+    allowed = _allowed(valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key)
+    counted = _counted(allowed, real, datum, query, queries)
     log_mean = _log_softmax(tl.where(key < keys, tl.load(scores + offset, mask=there, other=0.0), _OUTSIDE))
     log_mean = tl.where(there, log_mean, 0.0)
     mean = tl.maximum(tl.exp(log_mean), _TINY)
@@ -228,9 +236,8 @@ def draw_backward_kernel(
 ):  # fmt: skip
     """Gradients by scores, by the upward path and, summed over a program's queries, by the prior's logits."""
     datum, head, query, key, offset, there = _rows(queries, keys, heads, ROWS, COLUMNS)
-    allowed, counted = _pairs(
-        valid, by_datum, by_head, by_query, by_key, real, datum, head, query, key, queries, there
-    )
+    allowed = _allowed(valid, datum, head, query, key, queries, keys, by_datum, by_head, by_query, by_key)
+    counted = _counted(allowed, real, datum, query, queries)
     log_mean = _log_softmax(tl.where(key < keys, tl.load(scores + offset, mask=there, other=0.0), _OUTSIDE))
     log_mean = tl.where(there, log_mean, 0.0)
     share_of_keys = tl.where(there, tl.exp(log_mean), 0.0)

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from probattn.checks import check_integer
 from probattn.metrics.functional.inputs import (
     InputKind,
     accumulation_dtype,
@@ -105,7 +106,7 @@ def bin_sums(
         >>> bin_sums(torch.tensor([[0.25, 0.75]]), torch.tensor([1]), n_bins=2)
         BinSums(counts=tensor([0, 1]), correct=tensor([0, 1]), confidence=tensor([0.0000, 0.7500], dtype=torch.float64))
     """
-    check_n_bins(n_bins)
+    check_integer("bin_sums", "n_bins", n_bins, minimum=1)
     mean = mean_probabilities(preds, inputs=inputs, validate_args=validate_args)  # [N, C]
     mask = label_mask(target, *mean.shape, ignore_index=ignore_index, validate_args=validate_args)
     confidence, predicted = mean.max(dim=-1)
@@ -142,12 +143,6 @@ def reliability_from_sums(sums: BinSums) -> ReliabilityBins:
 def bin_edges(n_bins: int, device: torch.device) -> Tensor:
     """Edges of M bins of equal width on [0, 1], float32 [M + 1]."""
     return torch.linspace(0, 1, n_bins + 1, dtype=torch.float32, device=device)
-
-
-def check_n_bins(n_bins: int) -> None:
-    """Raises unless the number of bins is a positive integer."""
-    if not isinstance(n_bins, int) or isinstance(n_bins, bool) or n_bins < 1:
-        raise ValueError(f"n_bins: expected an integer of at least 1, got {n_bins!r}")
 
 
 CalibrationNorm = Literal["l1", "l2", "max"]

@@ -57,7 +57,7 @@ def test_the_networks_are_those_of_the_paper():
 
 
 def test_an_unknown_discriminator_is_refused():
-    with pytest.raises(ValueError, match="expected 'highway', 'mlp' or 'release', got 'conv'"):
+    with pytest.raises(ValueError, match="expected one of 'highway', 'mlp', 'release', got 'conv'"):
         divergences.Discriminator(4, kind="conv")
 
 

@@ -304,7 +304,7 @@ def test_low_precision_is_computed_in_float32():
         (lambda *_: CosineKernel(-1.0), r"CosineKernel\.offset: expected a number >= 0"),
         (
             lambda *_: PyroKernel(RBFSteinKernel(), "both"),
-            "expected mode 'multivariate' or 'univariate', got 'both'",
+            "mode: expected one of 'multivariate', 'univariate', got 'both'",
         ),
         (
             lambda *_: CosineKernel(0.0).log_kernel_and_grad(torch.eye(2) - 0.6),

@@ -94,7 +94,7 @@ WEIGHT = nn.Parameter(torch.ones(3))
         (lambda e: e.sum(), {}, r"scores \[2\] or \[2, T\], got \[\]"),
         (lambda _: torch.zeros(2), {}, "depends on the embeddings, got one without a gradient"),
         (lambda e: WEIGHT.sum().expand(len(e)), {}, "depends on the embeddings, got one of the model's"),
-        (lambda e: e.sum((1, 2)), {"kind": "length"}, "expected kind in"),
+        (lambda e: e.sum((1, 2)), {"kind": "length"}, "kind: expected one of"),
         (lambda e: e.sum((1, 2)), {"kind": "replace"}, "a table of embeddings"),
         (lambda e: e.sum((1, 2)), {"table": torch.rand(5, 4)}, "a table of embeddings"),
         (

@@ -74,15 +74,16 @@ def compiled(
 
 
 def results() -> Iterator[tuple[int, int]]:
-    """Of all kernels, with all arguments and without those that may be absent."""
+    """Of all kernels, with all arguments, without those that may be absent, and without the logits of a prior."""
     for architecture in (80, 90):
         lengths = ((128, 128), (1, 4096))
-        for family, length, absent in product((0, 1, 2), lengths, ((), MAPS)):
+        for family, length, absent in product((0, 1, 2), lengths, ((), MAPS, ("logits",))):
             tile = kernels._tile(*length)
             warps = tile.pop("num_warps")
             shared = {"FAMILY": family, **tile, **dict.fromkeys(absent)}
-            forward = dict.fromkeys(["divergence", "seeds"] if absent else ["noise"])
-            backward = dict.fromkeys(["by_divergence", "to_rise", "to_logits"] if absent else [])
+            forward = dict.fromkeys(["divergence", "seeds"] if absent == MAPS else ["noise"])
+            backward = dict.fromkeys(["by_divergence", "to_rise"] if absent == MAPS else [])
+            backward |= dict.fromkeys(["to_logits"] if absent else [])
             yield compiled(triton_kernels.draw_kernel, architecture, warps, shared | forward)
             yield compiled(triton_kernels.draw_backward_kernel, architecture, warps, shared | backward)
         for normal in (True, False):
@@ -124,10 +125,14 @@ def flash_results() -> Iterator[tuple[int, int]]:
         backward = {"WITH_KL": True} if whole else {"WITH_KL": False, "by_divergence": None}
         by_logits = {} if whole else {"to_logits": None}
         tensors = "*bf16" if dtype == torch.bfloat16 else "*fp32"
+        constant = {"logits": None, "WITH_KL": True}  # of a prior without logits
         for kernel, absent in (
             (flash_kernels.attend_kernel, forward),
             (flash_kernels.attend_query_kernel, backward),
             (flash_kernels.attend_key_kernel, backward | by_logits),
+            (flash_kernels.attend_kernel, {"logits": None}),
+            (flash_kernels.attend_query_kernel, constant),
+            (flash_kernels.attend_key_kernel, constant | {"to_logits": None}),
         ):
             yield compiled(kernel, architecture, warps, shared | absent, tensors, 2)
     # Triton compiles numbers of 1 as constants.

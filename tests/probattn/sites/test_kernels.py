@@ -359,5 +359,5 @@ def test_kernels_compile_for_gpus_without_one(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     results = json.loads(done.stdout)
-    assert len(results) == 2 * (3 * 2 * 2 * 2 + 2 + 3 + 2 * 2 * 2) + 2 * 4 * 3 + 3
+    assert len(results) == 2 * (3 * 2 * 3 * 2 + 2 + 3 + 2 * 2 * 2) + 2 * 4 * 6 + 3
     assert all(size > 0 and shared <= 99 * 1024 for size, shared in results)

@@ -187,7 +187,7 @@ def test_exactness_over_many_examples() -> None:
 
 @pytest.mark.parametrize("n_bins", [0, -1, 2.5, True])
 def test_number_of_bins_is_checked(n_bins: Any) -> None:
-    with pytest.raises(ValueError, match="n_bins: expected an integer of at least 1"):
+    with pytest.raises(ValueError, match="n_bins: expected an integer >= 1"):
         calibration_error(torch.tensor([[0.4, 0.6]]), torch.tensor([1]), n_bins=n_bins)
 
 
