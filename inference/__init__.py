@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from probattn.inference.records import read_records
     from probattn.inference.run import FitResult
     from probattn.inference.sampling import Generation, generate_with_uncertainty
+    from probattn.inference.sharding import shard
     from probattn.inference.svi import SVGDDriver, SVIDriver
 
 __all__ = ["share_by"]
@@ -53,11 +54,11 @@ __all__ += ["OptimizerOptions", "SchedulerOptions", "EarlyStopping", "KLSchedule
 __all__ += ["HeadParticles", "HeadSVGD", "Posterior"]
 __all__ += ["PosteriorExpectation", "posterior_expectation", "posterior_predict", "TraceGraphMeanFieldELBO"]
 __all__ += ["StepObserver", "read_records", "FitResult", "Generation", "generate_with_uncertainty"]
-__all__ += ["SVGDDriver", "SVIDriver"]
+__all__ += ["SVGDDriver", "SVIDriver", "shard"]
 __all__ += ["AttentionEffects", "Effect", "Explanation", "Word", "attention_effects", "explain"]
 
 _MODULES = """options progress records optimizers run guide effect_results explanation moments posterior
     elbo program_elbo loop checkpoint ensembles.ensemble ensembles.particles particle_update laplace predictive
-    expansion sampling effects explaining many_runs pyro_svgd svi"""
+    expansion sampling effects explaining many_runs pyro_svgd sharding svi"""
 
 __getattr__ = imported_when_used(__name__, __all__, _MODULES.split(), options=())

@@ -146,17 +146,29 @@ def refuse_unsupported(model: nn.Module) -> None:
             )
 
 
+WHOLE = (LatentSite, AlignmentFactor, DisagreementFactor)
+"""Modules whose parameters must be whole while an objective is computed."""
+
+
 def refuse_sharded(module: nn.Module) -> None:
-    """Refuses parameters of which this process holds a part: a site reads those of other layers than its own."""
+    """Refuses parameters of sites of which this process holds a part, and networks that FSDP1 or DeepSpeed gathers."""
     if not (dist.is_available() and dist.is_initialized()):
         return
-    fsdp = any(getattr(child, "_is_fsdp_managed_module", False) for child in module.modules())
-    if fsdp or any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
+    by = ""
+    if any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
+        by = "DeepSpeed"
+    elif any(
+        hasattr(child, "_fsdp_wrapped_module")
+        or (isinstance(child, WHOLE) and any(hasattr(item, "full_tensor") for item in child.parameters()))
+        for child in module.modules()
+    ):
+        by = "FSDP"
+    if by:
         raise ValueError(
-            f"AttentionELBO: the model's parameters are sharded by {'FSDP' if fsdp else 'DeepSpeed'}, which gathers "
-            "those of one layer at a time, and the first site of an upward path reads the maps of all layers; train "
-            "in data-parallel processes with whole parameters (DistributedDataParallel: torchrun, accelerate launch "
-            "--multi_gpu)"
+            f"AttentionELBO: the model's parameters are sharded by {by}, which gathers those of one layer at a time, "
+            "and the first site of an upward path reads the maps of all layers; train in data-parallel processes with "
+            "whole parameters (DistributedDataParallel: torchrun, accelerate launch --multi_gpu), or shard the "
+            "objective of a loop of your own with probattn.inference.shard"
         )
 
 

@@ -13,10 +13,11 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
-from probattn import BayesianAttention
-from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver
+from probattn import AlignmentAttention, BayesianAttention, ParticleLayers
+from probattn.inference import AttentionELBO, AttentionGuide, SVIDriver, shard
 from probattn.models import Classifier, convert
 
 IDENTITY = nn.Identity()
@@ -189,17 +190,14 @@ def accelerated(rank, processes, port, results):
         dist.destroy_process_group()
 
 
-@pytest.mark.slow
-@pytest.mark.fork
-@pytest.mark.gloo
-def test_accelerates_loop_in_two_processes_is_that_of_one():
+def same_in_two_processes(run):
+    """Asserts that two processes end with the weights of one; ``run`` takes rank, processes, a port and a queue."""
     context = torch.multiprocessing.get_context("fork")
     found = []
     for processes in (1, 2):
         results, port = context.SimpleQueue(), free_port()
         started = [
-            context.Process(target=accelerated, args=(rank, processes, port, results))
-            for rank in range(processes)
+            context.Process(target=run, args=(rank, processes, port, results)) for rank in range(processes)
         ]
         for one in started:
             one.start()
@@ -211,3 +209,76 @@ def test_accelerates_loop_in_two_processes_is_that_of_one():
     for weights in both:
         for mine, theirs in zip(weights, alone, strict=True):
             torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+@pytest.mark.gloo
+def test_accelerates_loop_in_two_processes_is_that_of_one():
+    same_in_two_processes(accelerated)
+
+
+def sharded(rank, processes, port, results, methods):
+    """Weights after four steps by SGD of an objective whose parameters are sharded where there are two processes."""
+    if processes > 1:
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=processes
+        )
+    net = bert().apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    torch.manual_seed(1)
+    program = Classifier(convert(net, *methods), num_data=16)
+    elbo = AttentionELBO()(program, AttentionGuide(program, kl_weight=0.1, noise=Even()))
+    if processes > 1:
+        shard(elbo, mesh=init_device_mesh("cpu", (processes,)))
+        assert all(isinstance(parameter, DTensor) for parameter in elbo.parameters())
+    optimizer = torch.optim.SGD(elbo.parameters(), lr=0.05)
+    for rows in (torch.arange(1, 129).view(16, 8) % 50).split(4):
+        part = rows.chunk(processes)[rank]
+        optimizer.zero_grad()
+        elbo({"input_ids": part, "labels": part[:, 0] % 2}).loss.backward()
+        optimizer.step()
+    weights = [getattr(value, "full_tensor", lambda value=value: value)() for value in elbo.parameters()]
+    results.put((rank, [value.tolist() for value in weights]))
+    if processes > 1:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.fork
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    "methods",
+    [[BayesianAttention()], [BayesianAttention.bam(), AlignmentAttention(method="gan", weight=0.1)]],
+    ids=["babn", "bam and gan"],
+)
+def test_a_sharded_objective_trains_as_one_process(methods):
+    same_in_two_processes(partial(sharded, methods=methods))
+
+
+@pytest.mark.gloo
+def test_layers_of_a_sharded_objective_are_whole_only_while_they_run(process):
+    net = convert(bert(), BayesianAttention())
+    plain = train(convert(bert(), BayesianAttention()))
+    query, site = (
+        net.bert.encoder.layer[0].attention.self.get_submodule(name) for name in ("query", "probattn")
+    )
+    whole = {}
+
+    def look(name, *modules):
+        whole[name] = [not isinstance(next(module.parameters()), DTensor) for module in modules]
+
+    query.register_forward_hook(lambda *_: look("layer", query, site))
+    net.classifier.register_forward_hook(lambda *_: look("head", query, site))
+    assert train(net, shard) == pytest.approx(plain)
+    assert whole == {"layer": [True, True], "head": [False, True]}
+
+
+def test_what_cannot_be_sharded_is_refused(request):
+    def objective(net):
+        return AttentionELBO()(Classifier(net), AttentionGuide(Classifier(net)))
+
+    with pytest.raises(ValueError, match="initialised process group"):
+        shard(objective(convert(bert(), BayesianAttention())))
+    request.getfixturevalue("process")
+    with pytest.raises(ValueError, match="particle layers cannot be sharded"):
+        shard(objective(convert(bert(), ParticleLayers(num_particles=2, layers=[-1]))))
