@@ -181,7 +181,9 @@ def test_rows_that_are_not_those_of_the_attention_are_told_apart():
             return out.mean() + batch["x"].sum(dim=(1, 2), keepdim=False)[:, None]
 
     torch.manual_seed(0)
-    with pytest.raises(ValueError, match=r"expected a batch of 5 draws folded .*, got 1 rows; predict with"):
+    with pytest.raises(
+        ValueError, match=r"expected a batch of 5 draws folded .*, got 1 rows; set batch_first=True"
+    ):
         posterior_predict(Pairs(), X, 5)
     assert posterior_predict(Pairs(), X, 5, chunk_size=1).logits.shape == (5, 3, 1)
     model = Pairs()

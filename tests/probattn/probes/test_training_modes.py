@@ -118,7 +118,7 @@ def test_wrong_calls_are_named():
         pass
     with pytest.raises(ValueError, match=r"got 1 that are not, the first of shape \[3\]"):
         probes.frozen_probe(network, [nn.Parameter(torch.zeros(3))]).__enter__()
-    with pytest.raises(ValueError, match=r"mode in \('learned', 'uniform'\), got 'frozen'"):
+    with pytest.raises(ValueError, match=r"mode: expected one of 'learned', 'uniform', got 'frozen'"):
         probes.attention_weights(torch.zeros(3), mode="frozen")
     for one in (network.hidden, network.vector):
         with pytest.raises(TypeError, match="expected a list of attention, got one"):

@@ -334,7 +334,7 @@ def test_mirrored_draws_and_maps_have_the_numbers_of_the_kernels(
     torch.testing.assert_close(plain.normal(like), -mirrored.normal(like), rtol=0, atol=0)
 
 
-@pytest.mark.slow_but("weibull")
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["weibull", "lognormal"])
 def test_a_compiled_network_has_no_maps_either(posterior: Any, by_kernel: list[str]) -> None:
     """One graph for each of training and prediction, with the numbers of the network that is not compiled."""
