@@ -137,7 +137,7 @@ def kl_reduction_label(model: nn.Module) -> str:
 
 def refuse_unsupported(model: nn.Module) -> None:
     """Refuses modules around which a Pyro site is silently wrong, and names the way out."""
-    refuse_sharded(model)
+    refuse_sharded(model, nn.Module)  # a driver averages gradients itself
     for name, module in model.named_modules():
         if isinstance(module, nn.DataParallel):
             raise ValueError(
@@ -150,8 +150,8 @@ WHOLE = (LatentSite, AlignmentFactor, DisagreementFactor)
 """Modules whose parameters must be whole while an objective is computed."""
 
 
-def refuse_sharded(module: nn.Module) -> None:
-    """Refuses parameters of sites of which this process holds a part, and networks that FSDP1 or DeepSpeed gathers."""
+def refuse_sharded(module: nn.Module, whole: Any = WHOLE) -> None:
+    """Refuses parameters of some kinds of modules that FSDP2 shards, and networks that FSDP1 or DeepSpeed gathers."""
     if not (dist.is_available() and dist.is_initialized()):
         return
     by = ""
@@ -159,7 +159,7 @@ def refuse_sharded(module: nn.Module) -> None:
         by = "DeepSpeed"
     elif any(
         hasattr(child, "_fsdp_wrapped_module")
-        or (isinstance(child, WHOLE) and any(hasattr(item, "full_tensor") for item in child.parameters()))
+        or (isinstance(child, whole) and any(hasattr(item, "full_tensor") for item in child.parameters()))
         for child in module.modules()
     ):
         by = "FSDP"

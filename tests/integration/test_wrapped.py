@@ -128,6 +128,10 @@ def test_sharded_parameters_are_refused_by_name(process):
         train(net)
     with pytest.raises(ValueError, match=r"sharded by FSDP"):
         SVIDriver(Classifier(net), cpu=True, progress=False).fit(BATCH, steps=1)
+    net = convert(bert(), BayesianAttention.bam(prior="constant"))  # whose sites have no parameters
+    fully_shard(net.bert.encoder.layer[0], mesh=mesh)
+    with pytest.raises(ValueError, match=r"sharded by FSDP"):
+        SVIDriver(Classifier(net), cpu=True, progress=False).fit(BATCH, steps=1)
 
 
 @pytest.mark.gloo
