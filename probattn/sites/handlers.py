@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import UserList
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import FrameType
 from typing import Any, ClassVar
 
@@ -138,7 +138,7 @@ def checkpoint_contexts(*resumptions: Resumption) -> Contexts:
         *resumptions: functions, as from :meth:`UpwardChain.remember`, that make contexts which restore more state.
 
     Returns:
-        The context manager of the first run, which does nothing, and that of the second.
+        The context managers of the first run and of the second.
 
     Example:
         >>> import functools, pyro, torch, probattn
@@ -167,7 +167,25 @@ def checkpoint_contexts(*resumptions: Resumption) -> Contexts:
             for stack, items in zip(stacks, former, strict=True):
                 stack[:] = items
 
-    return nullcontext(), _Again([handled, *resumptions])
+    return _Again([_checkpointed]), _Again([_checkpointed, handled, *resumptions])
+
+
+_BLOCKS = threading.local()
+
+
+@contextmanager
+def _checkpointed() -> Iterator[None]:
+    former = is_checkpointed()
+    _BLOCKS.inside = True
+    try:
+        yield
+    finally:
+        _BLOCKS.inside = former
+
+
+def is_checkpointed() -> bool:
+    """Whether this thread is in a block with :func:`checkpoint_contexts`, which computes again what it saves."""
+    return getattr(_BLOCKS, "inside", False)
 
 
 class _Again(AbstractContextManager[None]):

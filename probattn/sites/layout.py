@@ -42,6 +42,10 @@ class Layout:
         """``[B, 1, T, 1]``, 0 for padded queries; None where all are real."""
         return None
 
+    def first(self) -> Layout:
+        """The layout of the first datum."""
+        return self
+
     def softmax(self, scores: Tensor) -> Tensor:
         """Weights from masked scores."""
         return torch.softmax(scores, dim=-1)

@@ -114,6 +114,10 @@ class AttentionMask(Layout):
         """Bool ``[B, 1 | H, S]``: keys that some real query may attend to."""
         return self.pair_valid.any(dim=2)
 
+    def first(self) -> AttentionMask:
+        """The mask of the first datum."""
+        return AttentionMask(self.valid[:1], None if self.query_valid is None else self.query_valid[:1])
+
     def weights(self, log_value: Tensor) -> Tensor:
         r"""Attention weights :math:`W = S / \sum_{keys} S` from log S, ``[B, H, T, S]``.
 

@@ -174,6 +174,12 @@ class UpwardMaps(nn.Module):
         self.scale = mix() if method.learns_scale else None
 
     @property
+    def outputs(self) -> dict[str, Mix]:
+        """f_k and f_lambda, those there are."""
+        mixes = {"concentration": self.concentration, "scale": self.scale}
+        return {name: mix for name, mix in mixes.items() if mix is not None}
+
+    @property
     def mixes_queries(self) -> bool:
         """True if the maps mix queries, not heads."""
         return isinstance(self.hidden, PositionMix)

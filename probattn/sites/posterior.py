@@ -19,6 +19,7 @@ from probattn.distributions.log_space_distribution import carry_weights, exp_car
 from probattn.host import on_cpu
 from probattn.sites.bayesian import BayesianAttention
 from probattn.sites.fused import WeibullDraw, draw_weibull, draw_weights
+from probattn.sites.handlers import is_checkpointed
 from probattn.sites.layout import PAIRS, Layout
 from probattn.sites.main_effects import TRUNCATION, Variance, variances
 from probattn.sites.masks import AttentionMask
@@ -47,12 +48,19 @@ class PosteriorInputs:
     normalised: bool = False
 
     def detached(self, phi: Tensor | None = None) -> PosteriorInputs:
-        """The same in Phi, or the scores, and what the upward path gave, without gradients or the rest of the pass."""
+        """The same in Phi, or the scores, and what the upward path gave, without gradients or the rest of the pass.
+
+        A checkpointed block, which keeps no maps of B data, leaves those of the first.
+        """
         if self.computed is not None:
             return self
         raw, normalised = (self.raw, self.normalised) if phi is None else (phi, True)
-        alone = replace(self, raw=raw.detach(), normalised=normalised, call=None, shared=None, separate=None)
-        return replace(alone, computed=UpwardOutputs(self.concentration, self.scale).detach())
+        computed, layout = UpwardOutputs(self.concentration, self.scale).detach(), self.layout
+        raw = raw.detach()
+        if is_checkpointed():
+            raw, computed, layout = raw[:1].clone(), computed.first(), layout.first()
+        alone = replace(self, raw=raw, normalised=normalised, call=None, shared=None, separate=None)
+        return replace(alone, computed=computed, layout=layout)
 
     @cached_property
     def upward(self) -> UpwardOutputs:

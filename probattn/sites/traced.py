@@ -72,7 +72,7 @@ class GraphPass:
         self.outer: dict[tuple[Passes, str], Any] = {}
         self.calls: dict[str, GraphCall] = {}
         self.queries: dict[object, Tensor | None] = {}
-        self.paths: dict[UpwardChain, list[UpwardOutputs | None]] = {}
+        self.paths: dict[UpwardChain, dict[int, UpwardOutputs]] = {}
         self.order: Tensor | None = None
 
     def check(self) -> None:
@@ -220,10 +220,7 @@ def _upward(
     position = site.positions[call]
     if position == 0:
         within.paths[site.chain] = site.chain.compute(UpwardPass(scores, layout), len(scores))
-    path = within.paths[site.chain]
-    outputs, path[position] = path[position], None
-    assert outputs is not None
-    return outputs
+    return within.paths[site.chain].pop(position)
 
 
 def _spread(method: BayesianAttention, phi: Tensor, outputs: UpwardOutputs) -> tuple[Tensor, UpwardOutputs]:

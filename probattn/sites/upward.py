@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 
-from probattn.sites.handlers import hooked_call, is_running
+from probattn.sites.handlers import hooked_call, is_checkpointed, is_running
 from probattn.sites.layout import Layout
-from probattn.sites.mixes import UpwardMaps, mixed_positive
+from probattn.sites.mixes import Mix, UpwardMaps, mixed_positive
 
 Pass = TypeVar("Pass")
 
@@ -31,8 +32,15 @@ class UpwardOutputs:
 
     def detach(self) -> UpwardOutputs:
         """The same without gradients."""
+        return self._mapped(Tensor.detach)
+
+    def first(self) -> UpwardOutputs:
+        """Copies of the first row of the batch."""
+        return self._mapped(lambda item: item[:1].clone())
+
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> UpwardOutputs:
         maps = (self.concentration, self.scale)
-        return UpwardOutputs(*(None if item is None else item.detach() for item in maps))
+        return UpwardOutputs(*(None if item is None else function(item) for item in maps))
 
     @cached_property
     def smallest(self) -> list[float]:
@@ -43,11 +51,20 @@ class UpwardOutputs:
 
 @dataclass(eq=False)
 class UpwardPass:
-    """One forward pass through a chain: scores and layout of its first call, and the outputs not yet used."""
+    """One forward pass through a chain: scores and layout of its first call, and the outputs not yet used.
+
+    In checkpointed blocks ``states`` has some states h by their number of maps in place of the outputs of all calls.
+    """
 
     scores: Tensor
     layout: Layout
-    outputs: list[UpwardOutputs | None] = field(default_factory=list)
+    outputs: dict[int, UpwardOutputs] = field(default_factory=dict)
+    states: dict[int, Tensor] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+
+    def copy(self) -> UpwardPass:
+        """A pass that goes on from here without changing this one."""
+        return replace(self, outputs={**self.outputs}, states={**self.states}, used={*self.used})
 
 
 @contextmanager
@@ -122,12 +139,11 @@ class UpwardChain:
     def remember(self) -> Callable[[], AbstractContextManager[None]]:
         """A function for :func:`checkpoint_contexts`: its context managers restore a copy of the present pass."""
         current = self.current
-        snapshot = None if current is None else replace(current, outputs=list(current.outputs))
+        snapshot = None if current is None else current.copy()
 
         @contextmanager
         def resume() -> Iterator[None]:
-            copied = None if snapshot is None else replace(snapshot, outputs=list(snapshot.outputs))
-            with swapped(self._passes, copied):
+            with swapped(self._passes, None if snapshot is None else snapshot.copy()):
                 yield
 
         return resume
@@ -140,12 +156,14 @@ class UpwardChain:
 
     def outputs(self, position: int, started: UpwardPass, rows: int) -> UpwardOutputs:
         """softplus(f_k(h)) and softplus(f_lambda(h)) of a call, ``[rows, H, T, S]``, or None; once in a pass."""
-        if not started.outputs:
-            started.outputs = self.compute(started, rows)
-        outputs = started.outputs[position]
-        if outputs is None:
+        if position in started.used:
             raise RuntimeError(f"attention call {position} of an upward chain ran twice in one forward pass")
-        started.outputs[position] = None
+        started.used.add(position)
+        if not started.outputs and is_checkpointed():
+            outputs = self._recomputable(position, started, rows)
+        else:
+            started.outputs = started.outputs or self.compute(started, rows)
+            outputs = started.outputs.pop(position)
         if position == len(self._maps) - 1 and self.current is started:
             self.clear()
         return outputs
@@ -154,28 +172,45 @@ class UpwardChain:
         """The linear maps f of the call at ``position``."""
         return self._maps[position]
 
-    def compute(self, started: UpwardPass, rows: int) -> list[UpwardOutputs | None]:
-        """The outputs of all calls in order, for the first ``rows`` rows of the batch."""
-        weight = started.layout.query_weight
-        weight = None if weight is None else weight[:rows]
-        state = started.layout.softmax(started.scores[:rows])
-        # All else of a posterior with a learned scale can be differentiated twice; of the others nothing can.
-        swept = all(maps.scale is None for maps in self._maps)
-        (state,) = mixed_positive([self._maps[-1].hidden], state, weight, swept=swept)
-        state = _scaled(state, self._maps[-1])
-        outputs: list[UpwardOutputs | None] = []
+    def compute(self, started: UpwardPass, rows: int) -> dict[int, UpwardOutputs]:
+        """The outputs of all calls by their positions, for the first ``rows`` rows of the batch."""
+        state = self._mixed(started, rows, self._first_state(started, rows), [self._maps[-1].hidden])[0]
+        outputs: dict[int, UpwardOutputs] = {}
         for position in reversed(range(len(self._maps))):
-            maps = self._maps[position]
-            candidates = {"concentration": maps.concentration, "scale": maps.scale}
+            state = _scaled(state, self._maps[position])
+            candidates = self._maps[position].outputs
             if position:
                 candidates["hidden"] = self._maps[position - 1].hidden
-            mixes = {name: mix for name, mix in candidates.items() if mix is not None}
-            mapped = mixed_positive(list(mixes.values()), state, weight, swept=swept)
-            mixed = dict(zip(mixes, mapped, strict=True))
-            if position:
-                state = _scaled(mixed.pop("hidden"), self._maps[position - 1])
-            outputs.append(UpwardOutputs(**mixed))
-        return outputs[::-1]
+            mixed = dict(zip(candidates, self._mixed(started, rows, state, candidates.values()), strict=True))
+            state = mixed.pop("hidden", state)
+            outputs[position] = UpwardOutputs(**mixed)
+        return outputs
+
+    def _recomputable(self, position: int, started: UpwardPass, rows: int) -> UpwardOutputs:
+        """One call's outputs, which its block computes again; of L states about sqrt(L) stay from block to block."""
+        depth = len(self._maps)
+        number, stride = depth - position, math.isqrt(depth - 1) + 1
+        start = max((some for some in started.states if some <= number), default=0)
+        state = started.states[start] if start else self._first_state(started, rows)
+        for done in range(start, number):
+            maps = self._maps[depth - 1 - done]
+            state = _scaled(self._mixed(started, rows, state, [maps.hidden])[0], maps)
+            if (done + 1) % stride == 0 and done + 1 < depth:
+                started.states[done + 1] = state
+        mixes = self._maps[position].outputs
+        return UpwardOutputs(
+            **dict(zip(mixes, self._mixed(started, rows, state, mixes.values()), strict=True))
+        )
+
+    def _first_state(self, started: UpwardPass, rows: int) -> Tensor:
+        scores = started.scores
+        return started.layout.softmax(scores if rows == len(scores) else scores[:rows])
+
+    def _mixed(self, started: UpwardPass, rows: int, state: Tensor, mixes: Iterable[Mix]) -> list[Tensor]:
+        weight = started.layout.query_weight
+        # All else of a posterior with a learned scale can be differentiated twice; of the others nothing can.
+        swept = all(maps.scale is None for maps in self._maps)
+        return mixed_positive(list(mixes), state, None if weight is None else weight[:rows], swept=swept)
 
 
 def _scaled(state: Tensor, maps: UpwardMaps) -> Tensor:

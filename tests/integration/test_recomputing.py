@@ -150,6 +150,57 @@ def test_no_maps_are_kept_for_the_backward_pass(method):
     assert all({"kl_nats", "cv"} <= site.keys() for site in objective.diagnostics().values())
 
 
+def deep(layers, checkpointed):
+    """A BERT of nine layers, of which those in ``checkpointed`` run again."""
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=16
+    )
+    net = convert(hf.BertForSequenceClassification(config), BayesianAttention()).double().train()
+    enable(net)
+    for number, layer in enumerate(net.bert.encoder.layer):
+        layer.gradient_checkpointing = number in checkpointed
+    return net
+
+
+@pytest.mark.parametrize("checkpointed", [range(9), [0], range(1, 9), [2, 5, 6]])
+def test_states_of_the_upward_path_that_stay(checkpointed):
+    plain, again = (gradients("bert", deep(9, some)) for some in ((), checkpointed))
+    torch.testing.assert_close(again, plain, atol=1e-9, rtol=1e-9)
+
+
+def test_maps_of_the_upward_path_stay_for_the_square_root_of_the_layers():
+    program = program_for(deep(9, range(9)))
+    objective = AttentionELBO()(program, AttentionGuide(program))
+    batch = batches("bert")[0]
+    maps = (3, 2, 9, 9)
+
+    def count():
+        gc.collect()
+        return sum(type(item) is torch.Tensor and item.shape == maps for item in gc.get_objects())
+
+    before = count()
+    loss = objective(batch).loss
+    assert 0 < count() - before <= 3  # scores and two states; each layer had kept two or more
+    loss.backward()
+
+
+def test_statistics_of_a_recomputed_layer_are_those_of_the_first_datum():
+    batch, statistics = batches("bert")[0], []
+    for checkpointed, rows in ((range(3), 3), ((), 1), ((), 3)):
+        net = deep(3, checkpointed)
+        net.bert.embeddings.dropout.p = 0.0  # the scores of the first layer then follow from the words
+        program = program_for(net)
+        objective = AttentionELBO()(program, AttentionGuide(program))
+        objective({key: value[:rows] for key, value in batch.items()})
+        first, *_ = objective.diagnostics().values()
+        statistics.append([first["cv"], first["concentration"], first["kl_nats"]])
+    recomputed, one, whole = statistics
+    assert recomputed[:2] == pytest.approx(one[:2], rel=1e-9)
+    assert recomputed[:2] != pytest.approx(whole[:2], rel=1e-4)
+    assert recomputed[2] == pytest.approx(whole[2], rel=1e-9)
+
+
 def test_noise_of_the_guide_counts_on_from_the_layer():
     plain, again = (
         gradients("bert", network("bert", METHODS["babn"], checkpointed=on), SeededNoise([3], "cpu"))

@@ -350,13 +350,14 @@ def test_transformers_own_trainer_names_this_one(scene, tmp_path):
 
 
 def test_activation_checkpointing_changes_no_weight(scene, tmp_path):
+    # By SGD: Adam makes steps of the rounding in gradients that are 0, those of the biases of keys.
     names = ("activation_checkpointing", "gradient_checkpointing")
     name = next(name for name in names if name in signature(hf.TrainingArguments).parameters)
     weights = []
     for on in (False, True):
         trainer = ProbabilisticTrainer(
             model=scene.network(scene.bert, BAYESIAN),
-            args=scene.arguments(tmp_path / str(on), max_steps=3, **{name: on}),
+            args=scene.arguments(tmp_path / str(on), max_steps=3, optim="sgd", **{name: on}),
             train_dataset=scene.classes(8),
         )
         trainer.train()
