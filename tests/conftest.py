@@ -143,11 +143,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+IN_CI = frozenset(Path(__file__).with_name("ci.txt").read_text(encoding="utf-8").split())
+"""Tests of more than 0.7 s; ``tests/ci.py`` writes the file from measured times."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sets ``data`` on tests that take ``public_data`` and ``slow`` where ``slow_but`` names other parameters."""
+    """Sets ``data`` on tests that take ``public_data``, ``slow`` where ``slow_but`` names other parameters.
+
+    The tests that ``ci.txt`` lists get ``slow`` and ``ci``.
+    """
     quick: dict[str, bool] = {}
+    names = {item.nodeid.partition("[")[0] for item in items}
     for item in items:
+        if item.nodeid.partition("[")[0] in IN_CI:
+            item.add_marker("slow")
+            item.add_marker("ci")
         if "public_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
         marker = item.get_closest_marker("slow_but")
@@ -159,6 +170,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
     if wrong := [name for name, some in quick.items() if not some and whole]:
         raise pytest.UsageError(f"slow_but: expected ids of parameters, got others: {', '.join(wrong)}")
+    files = {name.partition("::")[0] for name in names}
+    gone = sorted(name for name in IN_CI - names if name.partition("::")[0] in files)
+    if gone and whole:
+        raise pytest.UsageError(f"tests/ci.txt: expected names of tests, got others: {', '.join(gone)}")
 
 
 LEFT_OUT = pytest.StashKey[int]()

@@ -143,7 +143,7 @@ def pages() -> list[object]:
             id=path.relative_to(ROOT).as_posix(),
             marks=[pytest.mark.lightning, pytest.mark.filterwarnings("ignore")]
             if path.name == "lightning.md"
-            else [pytest.mark.slow] * (path.parent.name == "tutorials" or path.stem in SLOW),
+            else [pytest.mark.slow, pytest.mark.ci] * (path.parent.name == "tutorials" or path.stem in SLOW),
         )
         for path in paths
         if examples(path.read_text(encoding="utf-8"))
