@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 HERE = Path(__file__).parent
-LONGEST = 0.7
+LONGEST = 0.5
 """Mean seconds of a test's parameters up to which ``make test`` runs it."""
 HERE_STAYS = ("tests/test_budget.py", "tests/test_documentation.py::test_examples_run")
 """Tests with a cache that the next would fill, and those that mark their own parameters."""

@@ -144,7 +144,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 IN_CI = frozenset(Path(__file__).with_name("ci.txt").read_text(encoding="utf-8").split())
-"""Tests of more than 0.7 s; ``tests/ci.py`` writes the file from measured times."""
+"""Tests of more than 0.5 s; ``tests/ci.py`` writes the file from measured times."""
 
 
 @pytest.hookimpl(tryfirst=True)

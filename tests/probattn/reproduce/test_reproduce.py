@@ -185,14 +185,21 @@ def declared_paper(declared, monkeypatch):
     return declared
 
 
+OPTIONS = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "entropy", "seconds"))
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("reproduced")
+def folder(declared, tmp_path_factory):
+    """The folder of a table that was run."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(declarations, "papers", lambda: {"tests": declared})
+        reproduce("tests/table-1", OPTIONS, folder, quiet=True)
+    return folder
 
 
 def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_paper, folder):
-    options = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "entropy", "seconds"))
-    file, record = reproduce("tests/table-1", options, folder, quiet=True)
+    file, record = reproduce("tests/table-1", OPTIONS, folder, quiet=True)
     assert TableRecord.model_validate_json(file.read_text()) == record
     for row in ("soft", "babn"):
         for seed in (0, 1):
@@ -221,7 +228,7 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_pape
             assert saved["report"]["baseline"] is False
         assert not (folder / row / "seed-0" / "checkpoints").exists()
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.json")}
-    assert reproduce("tests/table-1", options, folder, quiet=True)[1] == record
+    assert reproduce("tests/table-1", OPTIONS, folder, quiet=True)[1] == record
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.json")} == times
     assert len(times) == 4
 
@@ -285,7 +292,7 @@ def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_
     seeds = {name: run_task(run / name).recipe.training.seed for name in ("uniform", "second", "frozen")}
     assert seeds == {"uniform": 0, "second": 1000, "frozen": 0}
     times = {path: path.stat().st_mtime_ns for path in run.rglob("*.json")}
-    assert reproduce("tests/table-1", options, folder, quiet=True)[1] == record
+    assert reproduce("tests/table-1", OPTIONS, folder, quiet=True)[1] == record
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.json")} == times
     (run / "agreement.json").unlink()
     shutil.rmtree(run / "second")
