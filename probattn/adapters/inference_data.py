@@ -48,7 +48,7 @@ def to_inference_data(
         The ``arviz.InferenceData``.
 
     Raises:
-        ValueError: several predictions per row (tokens, spans or choices); a number of draws that ``chains`` does not
+        ValueError: several predictions per row (tokens or spans); a number of draws that ``chains`` does not
             divide; names or labels of another number; or class numbers out of range.
 
     Example:

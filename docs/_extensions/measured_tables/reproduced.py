@@ -73,10 +73,16 @@ def _section(item: Table, record: TableRecord) -> Iterator[str]:
         cells += "; a single measurement has no interval" * (1 in numbers)
     if any(item.figure(row, column) is not None for row in record.cells for column in columns):
         cells += "; in parentheses the paper's number"
-    if any(
-        not record.cells[row].get(column, CellRecord()).values for row in record.cells for column in columns
-    ):
-        cells += ". Cells without a number of this project were not measured"
+    missing = {
+        item.figure(row, column) is None
+        for row in record.cells
+        for column in columns
+        if not record.cells[row].get(column, CellRecord()).values
+    }
+    cells += ". Empty cells were not measured" * (True in missing)
+    cells += ". Cells with only a number in parentheses were not measured in this project" * (
+        False in missing
+    )
     recipes, changed = _recipes(item, record)
     listed = "; ".join(f"{subject} with {keys}" for subject, keys in changed.items())
     cells = f"{cells}. Recipe{'s' * (len(recipes) > 1)}"

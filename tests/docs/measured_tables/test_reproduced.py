@@ -58,8 +58,12 @@ def test_captions_name_changed_keys_and_reasons_for_missing_rows(load):
     )
     assert lines[-3] == "    - “12 heads (16 at the paper's size)”: `network.heads=12`"
     assert shown("ktiw/table-10").count("“Yelp” (this project has no copy of the data set).*") == 1
-    assert "Cells without a number of this project were not measured" in shown("babn/table-5")
-    assert "Cells without" not in shown("babn/table-8")
+    assert "Cells with only a number in parentheses were not measured in this project" in shown(
+        "babn/table-5"
+    )
+    assert "Empty cells" not in shown("babn/table-5")
+    assert "Empty cells were not measured" in shown("babn/table-4")
+    assert "Empty cells" not in shown("babn/table-8") and "Cells with" not in shown("babn/table-8")
 
 
 def test_differences_are_of_the_same_seeds_and_need_two(reproduced):
