@@ -151,14 +151,11 @@ IN_CI = frozenset(Path(__file__).with_name("ci.txt").read_text(encoding="utf-8")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sets ``data`` on tests that take ``public_data``, ``slow`` where ``slow_but`` names other parameters.
 
-    The tests that ``ci.txt`` lists get ``slow`` and ``ci``.
+    The tests that ``ci.txt`` lists get ``slow`` and ``ci``, but for parameters that are slow already.
     """
     quick: dict[str, bool] = {}
     names = {item.nodeid.partition("[")[0] for item in items}
     for item in items:
-        if item.nodeid.partition("[")[0] in IN_CI:
-            item.add_marker("slow")
-            item.add_marker("ci")
         if "public_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
         marker = item.get_closest_marker("slow_but")
@@ -167,6 +164,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             quick[name] = quick.get(name, False) or item.callspec.id in marker.args
             if item.callspec.id not in marker.args:
                 item.add_marker("slow")
+        if item.nodeid.partition("[")[0] in IN_CI and item.get_closest_marker("slow") is None:
+            item.add_marker("slow")
+            item.add_marker("ci")
     whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
     if wrong := [name for name, some in quick.items() if not some and whole]:
         raise pytest.UsageError(f"slow_but: expected ids of parameters, got others: {', '.join(wrong)}")
