@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from probattn.inference.configuration import WHOLE
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.sites.fused import check_compiler
 
@@ -37,7 +38,7 @@ class CompiledNetworks:
             options["options"] = {**list_mode_options(mode or "default"), "fallback_random": True}
         elif mode is not None:
             options["mode"] = mode
-        self._calls: list[tuple[nn.Module, Any]] = []
+        self._owner, self._calls = owner, list[tuple[nn.Module, Any]]()
         for net in networks:
             if isinstance(net, PreTrainedModel) and net._compiled_call_impl is None:
                 net.compile(**options)
@@ -46,11 +47,22 @@ class CompiledNetworks:
 
     def __enter__(self) -> None:
         for net, call in self._calls:
+            if net.training and _recomputes_sites(net):
+                raise ValueError(
+                    f"{self._owner}: torch.compile takes no activation checkpointing of layers with attention sites; "
+                    "switch one of the two off"
+                )
             net._compiled_call_impl = call
 
     def __exit__(self, *_: object) -> None:
         for net, _call in self._calls:
             net._compiled_call_impl = None
+
+
+def _recomputes_sites(net: nn.Module) -> bool:
+    modules = list(net.modules())
+    recomputes = any(getattr(module, "gradient_checkpointing", False) is True for module in modules)
+    return recomputes and any(isinstance(module, WHOLE) for module in modules)
 
 
 def _outermost(module: nn.Module) -> Iterator[Any]:

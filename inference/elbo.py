@@ -249,7 +249,7 @@ class AttentionELBOModule(ELBOModule):
         They are ``kl_nats`` (KL per datum), ``kl_reduced`` (KL times the factor of ``kl_reduction``), ``concentration``
         (mean k over valid query-key pairs; Weibull only) and ``cv`` (mean over these pairs of standard deviation over
         mean of S). A cv near 0 means a collapsed posterior: its draws hardly differ. With activation checkpointing
-        ``concentration`` and ``cv`` of a learned concentration are means over the first datum.
+        BABN with its default options has ``concentration`` and ``cv`` of the first datum of the batch.
         """
         return {name: _site_diagnostics(site, self._size) for name, site in self._sites.items()}
 
@@ -427,7 +427,8 @@ def _site_diagnostics(site: SiteTerms, size: int) -> dict[str, float]:
         """Over valid pairs."""
         if mask is None or values.numel() == 1:
             return values.mean().item()
-        valid = mask.pair_valid[: len(values)].expand(distribution.batch_shape)
+        present = mask.first()[1] if len(values) < len(mask.valid) else mask
+        valid = present.pair_valid.expand(distribution.batch_shape)
         return (torch.where(valid, values, 0.0).sum() / valid.sum().clamp_min(1)).item()
 
     report = {"kl_nats": site.kl_nats.item() / size, "kl_reduced": site.kl_reduced.item() / size}

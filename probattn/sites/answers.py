@@ -73,7 +73,7 @@ class WeightsPosterior(AnsweringPosterior):
         weights, _, log_mean = self._fused_draw(uniform, with_kl, normalise=True)
         assert log_mean is not None
         self.answer = self.layout.zero_empty(weights)
-        self._inputs = self.inputs.detached(log_mean)
+        self._inputs = self.inputs.detached(log_mean, whole=not with_kl)
         return self._nothing()
 
     def expect(self, bias: Tensor | None, layout: Layout) -> Tensor:
@@ -115,7 +115,7 @@ class KernelPosterior(WeightsPosterior):
         logits = self._make_logits() if with_kl else None
         call = method, self.layout, inputs.raw, inputs.concentration
         self.answer, self._kl = draw_by_kernel(*call, drawn, logits, with_kl, seeds)
-        self._inputs = inputs.detached()
+        self._inputs = inputs.detached(whole=not with_kl)
         return self._nothing()
 
     def predict(self, noise: Noise, shared: SharedUpward) -> Tensor:

@@ -42,9 +42,9 @@ class Layout:
         """``[B, 1, T, 1]``, 0 for padded queries; None where all are real."""
         return None
 
-    def first(self) -> Layout:
-        """The layout of the first datum."""
-        return self
+    def first(self) -> tuple[slice | Tensor, Layout]:
+        """Index and layout of the first datum with an entry in the KL, or of the first of all."""
+        return slice(1), self
 
     def softmax(self, scores: Tensor) -> Tensor:
         """Weights from masked scores."""

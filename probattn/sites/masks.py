@@ -114,9 +114,12 @@ class AttentionMask(Layout):
         """Bool ``[B, 1 | H, S]``: keys that some real query may attend to."""
         return self.pair_valid.any(dim=2)
 
-    def first(self) -> AttentionMask:
-        """The mask of the first datum."""
-        return AttentionMask(self.valid[:1], None if self.query_valid is None else self.query_valid[:1])
+    def first(self) -> tuple[Tensor, AttentionMask]:
+        """Index ``[1]`` and mask of the first datum with a valid pair of a real query, or of the first of all."""
+        row = self.pair_valid.flatten(1).any(dim=1).int().argmax(dim=0, keepdim=True)
+        return row, AttentionMask(
+            self.valid[row], None if self.query_valid is None else self.query_valid[row]
+        )
 
     def weights(self, log_value: Tensor) -> Tensor:
         r"""Attention weights :math:`W = S / \sum_{keys} S` from log S, ``[B, H, T, S]``.

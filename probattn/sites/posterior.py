@@ -47,18 +47,19 @@ class PosteriorInputs:
     separate: Tensor | None = None
     normalised: bool = False
 
-    def detached(self, phi: Tensor | None = None) -> PosteriorInputs:
+    def detached(self, phi: Tensor | None = None, *, whole: bool = True) -> PosteriorInputs:
         """The same in Phi, or the scores, and what the upward path gave, without gradients or the rest of the pass.
 
-        A checkpointed block, which keeps no maps of B data, leaves those of the first.
+        In a checkpointed block, which is to keep few maps, that of one datum unless it is to be ``whole``.
         """
         if self.computed is not None:
             return self
         raw, normalised = (self.raw, self.normalised) if phi is None else (phi, True)
         computed, layout = UpwardOutputs(self.concentration, self.scale).detach(), self.layout
         raw = raw.detach()
-        if is_checkpointed():
-            raw, computed, layout = raw[:1].clone(), computed.first(), layout.first()
+        if is_checkpointed() and not whole:
+            row, layout = layout.first()
+            raw, computed = raw[row].clone(), computed.of(row)
         alone = replace(self, raw=raw, normalised=normalised, call=None, shared=None, separate=None)
         return replace(alone, computed=computed, layout=layout)
 
@@ -213,7 +214,10 @@ class SitePosterior:
 
     @cached_property
     def distribution(self) -> Weibull | LogNormal:
-        """q(S) of all pairs, forbidden ones included; batch shape ``[B, H, T, S]``."""
+        """q(S) of all pairs, forbidden ones included; batch shape ``[B, H, T, S]``.
+
+        After a draw of W in a checkpointed block it is that of one datum, ``[1, H, T, S]``.
+        """
         return self.inputs.distribution()
 
     @property

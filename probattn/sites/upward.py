@@ -34,9 +34,9 @@ class UpwardOutputs:
         """The same without gradients."""
         return self._mapped(Tensor.detach)
 
-    def first(self) -> UpwardOutputs:
-        """Copies of the first row of the batch."""
-        return self._mapped(lambda item: item[:1].clone())
+    def of(self, rows: slice | Tensor) -> UpwardOutputs:
+        """Copies of some rows of the batch."""
+        return self._mapped(lambda item: item[rows].clone())
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> UpwardOutputs:
         maps = (self.concentration, self.scale)
@@ -53,11 +53,13 @@ class UpwardOutputs:
 class UpwardPass:
     """One forward pass through a chain: scores and layout of its first call, and the outputs not yet used.
 
-    In checkpointed blocks ``states`` has some states h by their number of maps in place of the outputs of all calls.
+    In an ``apart`` pass, whose first call is in a checkpointed block, each call computes its outputs; ``states`` has
+    some states h by their number of maps.
     """
 
     scores: Tensor
     layout: Layout
+    apart: bool = False
     outputs: dict[int, UpwardOutputs] = field(default_factory=dict)
     states: dict[int, Tensor] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
@@ -151,19 +153,20 @@ class UpwardChain:
     def call(self, position: int, scores: Tensor, layout: Layout) -> UpwardCall:
         """The call at ``position`` with its masked scores ``[B, H, T, S]``; position 0 begins a pass."""
         if position == 0:
-            self._passes[threading.get_ident()] = UpwardPass(scores, layout)
+            self._passes[threading.get_ident()] = UpwardPass(scores, layout, is_checkpointed())
         return UpwardCall(self, position, scores, layout, self.current)
 
     def outputs(self, position: int, started: UpwardPass, rows: int) -> UpwardOutputs:
         """softplus(f_k(h)) and softplus(f_lambda(h)) of a call, ``[rows, H, T, S]``, or None; once in a pass."""
         if position in started.used:
             raise RuntimeError(f"attention call {position} of an upward chain ran twice in one forward pass")
-        started.used.add(position)
-        if not started.outputs and is_checkpointed():
-            outputs = self._recomputable(position, started, rows)
+        if started.apart:
+            with torch.set_grad_enabled(torch.is_grad_enabled() or is_checkpointed()):
+                outputs = self._recomputable(position, started, rows)
         else:
             started.outputs = started.outputs or self.compute(started, rows)
             outputs = started.outputs.pop(position)
+        started.used.add(position)
         if position == len(self._maps) - 1 and self.current is started:
             self.clear()
         return outputs
@@ -195,7 +198,7 @@ class UpwardChain:
         for done in range(start, number):
             maps = self._maps[depth - 1 - done]
             state = _scaled(self._mixed(started, rows, state, [maps.hidden])[0], maps)
-            if (done + 1) % stride == 0 and done + 1 < depth:
+            if (done + 1) % stride == 0 and done + 1 < depth and torch.is_grad_enabled():
                 started.states[done + 1] = state
         mixes = self._maps[position].outputs
         return UpwardOutputs(
