@@ -151,7 +151,7 @@ def test_no_maps_are_kept_for_the_backward_pass(method):
 
 
 def deep(layers, checkpointed):
-    """A BERT of nine layers, of which those in ``checkpointed`` run again."""
+    """A BERT of ``layers`` layers, of which those in ``checkpointed`` run again."""
     torch.manual_seed(0)
     config = hf.BertConfig(
         vocab_size=50,
@@ -223,6 +223,40 @@ def test_statistics_of_a_recomputed_layer_are_those_of_the_first_datum(empty):
     assert recomputed[:2] == pytest.approx(one[:2], rel=1e-9)
     assert recomputed[:2] != pytest.approx(whole[:2], rel=1e-7)
     assert recomputed[2] == pytest.approx(whole[2], rel=1e-9)
+
+
+def test_a_divergence_after_a_draw_without_it_is_that_of_all_rows():
+    batch, sums = batches("bert")[0], []
+
+    class Guide(AttentionGuide):
+        def _draw(self, msg, posterior):
+            msg["value"] = posterior.draw(self.noise, with_kl=False)
+            sums.append(posterior.kl().detach())
+            super()._draw(msg, posterior)
+
+    for checkpointed in ((), range(3)):
+        program = program_for(deep(3, checkpointed))
+        torch.manual_seed(1)
+        AttentionELBO()(program, Guide(program))(batch)
+    torch.testing.assert_close(sums[3:], sums[:3], atol=1e-9, rtol=1e-9)
+
+
+def test_a_guide_may_read_a_posterior_without_gradients():
+    batch, slopes = batches("bert")[0], []
+
+    class Guide(AttentionGuide):
+        def _draw(self, msg, posterior):
+            if ".3." in msg["name"]:
+                with torch.no_grad():
+                    assert posterior.inputs.concentration.min() > 0
+            super()._draw(msg, posterior)
+
+    for checkpointed in ((), range(9)):
+        program = program_for(deep(9, checkpointed))
+        torch.manual_seed(1)
+        AttentionELBO()(program, Guide(program))(batch).loss.backward()
+        slopes.append({name: item.grad for name, item in program.named_parameters() if item.grad is not None})
+    torch.testing.assert_close(slopes[1], slopes[0], atol=1e-9, rtol=1e-9)
 
 
 def test_noise_of_the_guide_counts_on_from_the_layer():
