@@ -22,6 +22,7 @@ class CellRecord(Record):
         recipe: recipe of the runs.
         keys: overrides of the recipe's keys.
         source: origin of the values, if they are not only from runs of this row.
+        diverged: seeds whose training ended because the loss was not finite.
     """
 
     values: Mapping[str, float] = {}
@@ -29,6 +30,13 @@ class CellRecord(Record):
     recipe: str = ""
     keys: Words = ()
     source: str = ""
+    diverged: Words = ()
+
+    @property
+    def diverged_words(self) -> str:
+        """Number of runs that diverged, in words; empty for none."""
+        count = len(self.diverged)
+        return f"{count} of {count + len(self.values)} runs diverged" if count else ""
 
 
 class TableRecord(Record):

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from probattn.data import DataError
 from probattn.files.durable import write_atomically
 from probattn.inference.checkpoint import CHECKPOINTS
+from probattn.inference.loop import NonFiniteError
 from probattn.report import Agreement, ResultsFileError
 from probattn.reproduce.declarations import Cell, Table, find_table
 from probattn.reproduce.options import ReproduceOptions
@@ -28,6 +29,8 @@ from probattn.tasks.task import MODEL, RECIPE, RESULTS
 
 OTHER_SEED = 1000
 """What is added to the seed of a run for the second run of its agreement."""
+
+DIVERGED = "diverged.txt"
 
 ALONE = "report.baseline=false"
 """Rows of a table are networks of their own, so that none needs a baseline beside it unless the table asks for one."""
@@ -50,7 +53,12 @@ class _Job:
     def is_whole(self) -> bool:
         """Whether it has all its files."""
         files = (RESULTS, AGREEMENT) if self.agreement else (RESULTS,)
-        return all((self.folder / file).exists() for file in files)
+        return self.has_diverged or all((self.folder / file).exists() for file in files)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether its loss was not finite; the file has the message."""
+        return (self.folder / DIVERGED).exists()
 
     def task(self) -> Any:
         """The task of the run; of an experiment, whose runs have seeds of their own, the next so many."""
@@ -68,7 +76,8 @@ def reproduce(
     """Trains and measures the missing runs of a table, and writes its record.
 
     Interrupted runs are continued, finished ones are not repeated; checkpoints of finished runs are deleted. The record
-    is updated after each run. Several processes with the same command share the runs.
+    is updated after each run. A run whose loss is not finite counts as finished: the record has its seed, and the
+    message is in ``diverged.txt``. Several processes with the same command share the runs.
 
     Args:
         key: key of the table, such as "babn/table-5".
@@ -101,7 +110,8 @@ def reproduce(
             about = f", about {timedelta(seconds=round(spent * len(left)))} left" if trained else ""
             note(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}{about}")
         if job.start is not None and not (job.start / MODEL).is_dir():
-            note(f"{job.folder}: another process is at {job.start}, which it starts from; repeat the command")
+            words = "from which it starts, has no network yet, or has diverged; repeat the command later"
+            note(f"{job.folder}: {job.start}, {words}")
             continue
         try:
             trained += _finish(job, quiet=quiet)
@@ -208,10 +218,15 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
                         "repeat the command as it was, or use another --output"
                     ) from error
             measured = begun and _results(job.folder) is not None
-            if measured and job.is_whole:
+            if job.is_whole and (measured or job.has_diverged):
                 return False
             if not measured:
-                train(task, job.folder, resume=begun, quiet=quiet)
+                try:
+                    train(task, job.folder, resume=begun, quiet=quiet)
+                except NonFiniteError as error:
+                    write_atomically(job.folder / DIVERGED, f"{error}\n".encode())
+                    note(f"{job.name}, seed {job.seed}, diverged: {error}")
+                    return True
                 evaluate(task, job.folder)
                 shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
             if job.agreement:
@@ -268,8 +283,12 @@ def _record(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[
         }
         values = {seed: round(value * cell.scale, 4) for seed, value in figures.items() if value is not None}
         reason = "" if values else cell.without or reasons.get(cell.run, "")
-        if values or reason:
-            record = CellRecord(values=values, reason=reason, recipe=cell.recipe, keys=cell.keys)
+        ended = () if cell.without else sorted((folder / cell.run).glob(f"seed-*/{DIVERGED}"))
+        diverged = tuple(file.parent.name.removeprefix("seed-") for file in ended)
+        if values or reason or diverged:
+            record = CellRecord(
+                values=values, reason=reason, recipe=cell.recipe, keys=cell.keys, diverged=diverged
+            )
             cells.setdefault(cell.row, {})[cell.column] = record
     return TableRecord(
         table=key,

@@ -27,8 +27,8 @@ def sheet(record: TableRecord) -> Sheet:
     reasons: dict[str, list[str]] = {}
     for row, cells in record.cells.items():
         for column, cell in cells.items():
-            if cell.reason:
-                reasons.setdefault(cell.reason, []).append(f"{row}/{column}")
+            if reason := cell.reason or ("" if cell.values else cell.diverged_words):
+                reasons.setdefault(reason, []).append(f"{row}/{column}")
     named = any(axis.reference for axis in table.rows.values())
     gains = "the named row, or the first row" if named else "the first row"
     notes = [
@@ -66,7 +66,8 @@ def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str,
             value - reference.values[seed] for seed, value in cell.values.items() if seed in reference.values
         ]
         gain = mean_interval(pairs) if pairs and row != first else None
-        few = f" ({len(cell.values)} seeds)" if 1 < len(cell.values) < record.seeds else ""
+        seeds = f"{len(cell.values)} seeds" if 1 < len(cell.values) < record.seeds else ""
+        few = f" ({words})" if (words := cell.diverged_words or seeds) else ""
         over = f", over {table.rows[first].title}" if axis.reference not in (None, row) else ""
         yield (
             f"{axis.title}{over}{few}",

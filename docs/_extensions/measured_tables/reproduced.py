@@ -166,11 +166,12 @@ def _cell(item: Table, record: TableRecord, row: str, column: str) -> str:
     cell, figure = record.cells[row].get(column, CellRecord()), item.figure(row, column)
     paper = "" if figure is None else f" ({figure:g})"
     if not cell.values:
-        return paper.strip()
+        return f"{cell.diverged_words}{paper}".strip()
     mean = mean_interval(cell.values.values())
     digits = 2 if item.in_percent(column) else 3
     interval = "" if mean.low is None else f" {interval_words(mean, digits - 1)}"
-    return f"{mean.mean:.{digits}f}{interval}{paper}"
+    diverged = f"; {cell.diverged_words}" if cell.diverged else ""
+    return f"{mean.mean:.{digits}f}{interval}{diverged}{paper}"
 
 
 def _gains(item: Table, record: TableRecord) -> str:

@@ -502,6 +502,29 @@ def test_a_cell_without_data_has_the_reason(declared_paper, tmp_path, monkeypatc
     assert record.measured == 0
 
 
+def test_a_run_that_diverges_is_recorded_and_does_not_stop_the_others(declared_paper, tmp_path):
+    changed = ("training.kl_weight=1.0e+38", "training.kl_schedule=constant", "attention.kl_reduction=sum")
+    options = ReproduceOptions(seeds=2, rows=("babn",), columns=("accuracy",), set=changed)
+    _, record = reproduce("tests/table-1", options, tmp_path, quiet=True)
+    cell = record.cells["babn"]["accuracy"]
+    assert (cell.values, cell.diverged, cell.diverged_words) == ({}, ("0", "1"), "2 of 2 runs diverged")
+    assert record.measured == 0
+    assert "is not finite" in (tmp_path / "babn" / "seed-1" / "diverged.txt").read_text()
+    assert "Not measured, babn/accuracy" in sheet(record).text(200)
+    assert "2 of 2 runs diverged" in sheet(record).text(200)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.pt")}
+    assert reproduce("tests/table-1", options, tmp_path, quiet=True)[1] == record
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.pt")} == before
+
+
+def test_the_mean_of_the_other_runs_says_how_many_diverged(declared_paper):
+    cells = {"soft": {"accuracy": CellRecord(values={"0": 70.0, "2": 71.0}, recipe="r", diverged=("1",))}}
+    text = sheet(TableRecord(table="tests/table-1", size="small", cells=cells)).text(100)
+    line = next(line for line in text.splitlines() if line.startswith("soft"))
+    assert "(1 of 3 runs diverged)" in line
+    assert "70.50" in line
+
+
 def test_gains_are_paired_over_seeds(declared_paper):
     values = {"soft": {"0": 70.0, "1": 75.0, "2": 71.0}, "babn": {"0": 71.0, "1": 75.5, "2": 73.0}}
     cells = {row: {"accuracy": CellRecord(values=of_row, recipe="r")} for row, of_row in values.items()}
