@@ -167,8 +167,8 @@ def refuse_sharded(module: nn.Module, whole: Any = WHOLE) -> None:
         raise ValueError(
             f"AttentionELBO: the model's parameters are sharded by {by}, which gathers those of one layer at a time, "
             "and the first site of an upward path reads the maps of all layers; train in data-parallel processes with "
-            "whole parameters (DistributedDataParallel: torchrun, accelerate launch --multi_gpu), or shard the "
-            "objective of a loop of your own with probattn.inference.shard"
+            "whole parameters (DistributedDataParallel: torchrun, accelerate launch --multi_gpu), or let this library "
+            "shard them: shard=True of drivers and ProbabilisticTrainer, probattn.inference.shard in your own loop"
         )
 
 

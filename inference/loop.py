@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from probattn.checks import PlainWarning
 from probattn.inference.elbo import ELBOTerms
+from probattn.inference.optimizers import unsharded
 from probattn.sites.bayesian import RELEASE_KL_WEIGHT
 from probattn.sites.site import LatentSite
 
@@ -164,7 +165,7 @@ def unhealthy_sites(diagnostics: Mapping[str, Mapping[str, float]]) -> list[str]
 def unhealthy_gradients(module: nn.Module) -> list[str]:
     """Names of the parameters whose gradient is not finite."""
     grads = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-    return [name for name, grad in grads.items() if not bool(grad.isfinite().all())]
+    return [name for name, grad in grads.items() if not bool(unsharded(grad).isfinite().all())]
 
 
 LOST = 2.0**24

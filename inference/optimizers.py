@@ -231,6 +231,11 @@ def learning_rates(optimizer: Optimizer) -> dict[str, float]:
     return {str(group.get("name", number)): float(group["lr"]) for number, group in groups}
 
 
+def unsharded(value: Any) -> Any:
+    """The whole of a tensor that is sharded over processes, all of which call this; anything else as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 class Clipped:
     """Parameters that are clipped by one joint norm, or, as stacks ``[P, ...]``, by one for each particle."""
 
@@ -241,8 +246,8 @@ class Clipped:
         """Measures the gradients; the norm, over particles the root of the mean of its square."""
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         if not self._stacked or not gradients:
-            self._norms = get_total_norm(gradients)
-            return self._norms
+            self._norms = get_total_norm(gradients)  # of sharded gradients sharded too, as they are shortened
+            return unsharded(self._norms)
         norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in gradients]
         self._norms = torch.linalg.vector_norm(torch.stack(norms), dim=0)  # [P]
         return self._norms.square().mean().sqrt()

@@ -219,6 +219,9 @@ class RunOptions(Options):
         cpu: whether to use the CPU although there is a GPU.
         compile: whether to compile the network, one of transformers or of this library, with ``torch.compile``. The
             first batches then take minutes; results are equal up to rounding.
+        shard: whether processes share parameters, gradients and states of the optimizer (FSDP2), each of them holding a
+            part. The whole model must fit into the memory of one device for evaluations; while it is trained, it is on
+            the CPU. Without effect in a single process.
         accumulation: number of micro-batches whose gradients are accumulated for one update, >= 1.
         max_grad_norm: norm to which larger gradients are clipped, > 0; None for no clipping. The gradients of the
             networks of alignment attention are clipped separately.
@@ -254,6 +257,7 @@ class RunOptions(Options):
     precision: Precision = "no"
     cpu: bool = False
     compile: bool = False
+    shard: bool = False
     accumulation: Count = 1
     max_grad_norm: Positive | None = 1.0
     seed: Natural = 0

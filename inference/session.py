@@ -58,7 +58,7 @@ def accelerator_session(
         if accelerator.distributed_type in _UNSUPPORTED:
             raise ValueError(
                 f"expected one process or data-parallel ones, got {accelerator.distributed_type.value}; launch with "
-                "accelerate's or torchrun's plain multi-process mode"
+                "accelerate's or torchrun's plain multi-process mode (shard=True shards parameters)"
             )
         try:
             yield accelerator

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from itertools import chain
 from typing import Any
 
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
 from probattn.inference.configuration import WHOLE
 from probattn.inference.elbo import AttentionELBOModule
+from probattn.inference.optimizers import unsharded
 from probattn.sites.particle_layers import particle_count
 
 
@@ -30,7 +38,8 @@ def shard(objective: AttentionELBOModule, **options: Any) -> AttentionELBOModule
         The objective.
 
     Raises:
-        ValueError: no process group was initialised, or the model has particle layers.
+        ValueError: no process group was initialised, or the model has particle layers or a parameter without a
+            dimension (``strength="learned"``).
     """
     from torch.distributed.fsdp import fully_shard  # which imports for half a second
 
@@ -40,6 +49,12 @@ def shard(objective: AttentionELBOModule, **options: Any) -> AttentionELBOModule
         )
     if particle_count(objective.model) is not None:
         raise ValueError("shard: particle layers cannot be sharded; train them in data-parallel processes")
+    scalars = [name for name, parameter in objective.named_parameters() if parameter.ndim == 0]
+    if scalars:
+        raise ValueError(
+            f"shard: {scalars[0]} has no dimension along which it could be sharded; set the strength of the prior to a "
+            'number (it is "learned"), or train in data-parallel processes'
+        )
     for layer in _layers(objective):
         called = list(_called(layer))
         if called:
@@ -63,3 +78,162 @@ def _called(module: nn.Module) -> Iterator[nn.Module]:
         return
     for child in module.children():
         yield from _called(child)
+
+
+class TrainedObjective:
+    """What a run trains, and the whole objective of its model: here the same. All processes call each method."""
+
+    def __init__(self, objective: Any) -> None:
+        self.objective = self.whole = objective
+
+    def prepare(self, accelerator: Accelerator, module: nn.Module) -> Any:
+        """Prepares the module around the trained objective for precision and processes."""
+        return accelerator.prepare(module)
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        """Makes a new optimizer of the whole parameters one of the trained parameters."""
+
+    def pull(self) -> None:
+        """Brings the whole objective up to date."""
+
+    def push(self) -> None:
+        """Brings the trained objective up to date with the whole one."""
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Has the whole objective up to date and on the device while the block runs."""
+        yield
+
+    @contextmanager
+    def saving(self, optimizer: Any) -> Iterator[None]:
+        """Lets the first process alone save the whole objective and the state of the optimizer in the block."""
+        yield
+
+    def release(self) -> None:
+        """Leaves the whole objective on the device."""
+
+
+class ShardedCopy(TrainedObjective):
+    """Trains a sharded copy with the first process's parameters, while the whole objective waits on the CPU."""
+
+    def __init__(self, whole: AttentionELBOModule, device: torch.device) -> None:
+        from torch.distributed.device_mesh import init_device_mesh  # as above
+
+        super().__init__(whole.to("cpu"))
+        self._device, self._undo = device, ExitStack()
+        with torch.no_grad():
+            for tensor in _tensors(whole):
+                moved = tensor.to(device)
+                dist.broadcast(moved, 0)
+                tensor.copy_(moved)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        # One group after the other moves to the device.
+        self.objective = shard(deepcopy(whole), mesh=mesh)
+
+    def prepare(self, accelerator: Accelerator, module: nn.Module) -> Any:
+        """See :class:`TrainedObjective`; gradients are averaged by the shards themselves."""
+        return accelerator.prepare_model(module, device_placement=False, evaluation_mode=True)
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        """See :class:`TrainedObjective`; the optimizer saves and loads whole states."""
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # within that of accelerate
+        pairs = zip(self.whole.parameters(), self.objective.parameters(), strict=True)
+        trained = {id(whole): parameter for whole, parameter in pairs}
+        before = [group["params"] for group in optimizer.param_groups]
+        after = [[trained[id(parameter)] for parameter in members] for members in before]
+        _set_parameters(optimizer, after)
+        self._undo.callback(_set_parameters, optimizer, before)
+        self._undo.callback(optimizer.register_state_dict_post_hook(_whole_state).remove)
+        self._undo.callback(optimizer.register_load_state_dict_pre_hook(_sharded_state).remove)
+
+    @torch.no_grad()
+    def pull(self) -> None:
+        """See :class:`TrainedObjective`; the weight of the KL too."""
+        for whole, trained in zip(_tensors(self.whole), _tensors(self.objective), strict=True):
+            whole.copy_(unsharded(trained))
+        self.whole.guide.kl_weight = self.objective.guide.kl_weight
+
+    @torch.no_grad()
+    def push(self) -> None:
+        """See :class:`TrainedObjective`."""
+        for whole, trained in zip(_tensors(self.whole), _tensors(self.objective), strict=True):
+            trained.copy_(_sharded_as(trained, whole))
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """See :class:`TrainedObjective`."""
+        self.pull()
+        try:
+            self.whole.to(self._device)
+            yield
+        finally:
+            self.whole.to("cpu")
+
+    @contextmanager
+    def saving(self, optimizer: Any) -> Iterator[None]:
+        """See :class:`TrainedObjective`."""
+        self.pull()
+        state = optimizer.state_dict()
+        vars(optimizer)["state_dict"] = lambda: state
+        try:
+            yield
+        finally:
+            del vars(optimizer)["state_dict"]
+
+    def release(self) -> None:
+        """See :class:`TrainedObjective`; the optimizer has the whole parameters again, and no state."""
+        self._undo.close()
+        self.whole.to(self._device)
+
+
+def trained_objective(
+    objective: Any, accelerator: Accelerator, owner: str, *, sharded: bool, refused: Mapping[str, bool]
+) -> TrainedObjective:
+    """The objective as a run trains it; raises ``ValueError`` where it is to be sharded with something refused."""
+    if not sharded:
+        return TrainedObjective(objective)
+    guide, model = getattr(objective, "guide", None), getattr(objective, "model", None)
+    refused = {"a guide with parameters": isinstance(guide, nn.Module), **refused}
+    refused["particle layers"] = particle_count(model) is not None
+    for name, present in refused.items():
+        if present:
+            raise ValueError(f"{owner}: sharded parameters do not go with {name}; leave out one of them")
+    if accelerator.num_processes == 1:
+        return TrainedObjective(objective)
+    return ShardedCopy(objective, accelerator.device)
+
+
+def _set_parameters(optimizer: Optimizer, groups: Sequence[list[Tensor]]) -> None:
+    """Gives an optimizer other parameters, group by group, and no state."""
+    optimizer.state.clear()
+    for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+        group["params"] = parameters
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    return chain(module.parameters(), module.buffers())
+
+
+def _sharded_as(like: Any, value: Tensor) -> Tensor:
+    """A whole tensor in the way in which another is sharded, where it is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor  # which imports for half a second
+
+    if not isinstance(like, DTensor) or value.shape != like.shape:
+        return value
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _whole_state(_: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    return tree_map(unsharded, state)
+
+
+def _sharded_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+    states = {
+        index: {
+            name: _sharded_as(parameters[index], value) if isinstance(value, Tensor) else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    return state | {"state": states}

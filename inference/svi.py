@@ -36,6 +36,7 @@ from probattn.inference.session import (
     preserved_random_state,
     seed_generators,
 )
+from probattn.inference.sharding import TrainedObjective, trained_objective
 from probattn.inference.sources import check_data
 from probattn.inference.training import ProgramTraining, Update
 from probattn.particles import ParticleKernel
@@ -168,7 +169,12 @@ class SVIDriver(RunOptions):
             seed_generators(self.seed, accelerator.process_index)
             options = RunOptions(**{field.name: getattr(self, field.name) for field in fields(RunOptions)})
             particles = self.particles(len(train) if isinstance(train, Sized) else None)
-            update = Update(options, *self.objective(), particles)
+            guide, objective = self.objective()
+            refused = {"compile": self.compile, "precision 'fp16'": self.precision == "fp16"}
+            refused |= {"particles": particles is not None, "observers": bool(self.observers)}
+            owner = f"{type(self).__name__}.shard"
+            trained = trained_objective(objective, accelerator, owner, sharded=self.shard, refused=refused)
+            update = Update(options, guide, trained, particles)
             lengths = {"steps": steps, "epochs": epochs}
             data = {"rows": train, "validation": validation}
             training = ProgramTraining(options, accelerator, self.model, self.elbo, update, **data, **lengths)
@@ -333,7 +339,11 @@ class SVGDDriver(SVIDriver):
         """
         size = len(next(iter(batch.values()))) if num_data is None else num_data
         if self._update is None:
-            self._update, self._num_data = Update(self, *self.objective(), self.particles(size)), size
+            guide, objective = self.objective()
+            self._update, self._num_data = (
+                Update(self, guide, TrainedObjective(objective), self.particles(size)),
+                size,
+            )
             self._update.weigh_kl(self.kl_schedule.final)
         if size != self._num_data:
             raise ValueError(

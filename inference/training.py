@@ -23,8 +23,7 @@ from probattn.inference.configuration import (
     optimizer_configuration,
     options_configuration,
 )
-from probattn.inference.elbo import AttentionELBO, AttentionELBOModule
-from probattn.inference.ensembles.particles import EnsembleObjective
+from probattn.inference.elbo import AttentionELBO
 from probattn.inference.loop import (
     Meter,
     NonFiniteThrough,
@@ -45,6 +44,7 @@ from probattn.inference.session import (
     restore_random_state,
     seed_generators,
 )
+from probattn.inference.sharding import TrainedObjective
 from probattn.inference.sources import Step, source_of
 
 EVALUATION = 1
@@ -58,12 +58,15 @@ class Update:
         self,
         options: RunOptions,
         guide: Any,
-        objective: AttentionELBOModule | EnsembleObjective,
+        trained: TrainedObjective,
         particles: ParticleUpdate | None,
     ) -> None:
-        self.guide, self.objective, self.particles = guide, objective, particles
-        self.optimizer = build_optimizer(options.optimizer, objective, scaled=options.precision == "fp16")
-        self._clipping, self._limit = Clipping(objective), options.max_grad_norm
+        self.trained, self.objective, self.particles = trained, trained.objective, particles
+        self.guide = guide if trained.whole is trained.objective else trained.objective.guide
+        scaled = options.precision == "fp16"
+        self.optimizer = build_optimizer(options.optimizer, trained.whole, scaled=scaled)
+        trained.adopt(self.optimizer)
+        self._clipping, self._limit = Clipping(trained.objective), options.max_grad_norm
 
     def weigh_kl(self, weight: float) -> None:
         """Sets the weight of the KL; a guide that takes none has weight 1, which the driver has made sure of."""
@@ -109,8 +112,13 @@ class ProgramTraining(Training):
         build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
         self._scheduler = None if build is None else build(update.optimizer, total)
         graphs = CompiledNetworks("compile", model) if options.compile else None
+        trained = self._trained = update.trained
         self._guarded = NonFiniteThrough(update.objective, graphs)
-        self._module, self._optimizer = accelerator.prepare(self._guarded, update.optimizer)
+        self._evaluated = (
+            self._guarded if trained.whole is update.objective else NonFiniteThrough(trained.whole)
+        )
+        self._module = trained.prepare(accelerator, self._guarded)
+        self._optimizer = accelerator.prepare(update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()
         objective, weight = update.objective, options.kl_schedule.final
         self._check = StepCheck(
@@ -139,8 +147,7 @@ class ProgramTraining(Training):
             described["guide"] = model_configuration(self._update.guide)
         if type(self._elbo) not in (type(None), AttentionELBO):
             described["elbo"] = options_configuration(self._elbo)
-        if options.compile:
-            described["compile"] = True
+        described |= {name: True for name in ("compile", "shard") if getattr(options, name)}
         particles = self._update.particles
         return described | ({} if particles is None else particles.configuration())
 
@@ -193,6 +200,8 @@ class ProgramTraining(Training):
         if step == 0:
             return
         if self._is_recorded(step):
+            if self._options.callbacks:
+                self._trained.pull()
             yield self._training_record(step)
         every = self._options.eval_every or self.steps_per_epoch
         if self._validation is not None and (last or step % every == 0):
@@ -231,7 +240,9 @@ class ProgramTraining(Training):
             seed = (self._options.seed, accelerator.process_index, EVALUATION)
             seed_generators(*seed)
             measured = None if metrics is None else partial(metrics, self.model)
-            return evaluate(accelerator, self._guarded, self._validation.evaluation(seed, limit), measured)
+            with self._trained.ready():
+                batches = self._validation.evaluation(seed, limit)
+                return evaluate(accelerator, self._evaluated, batches, measured)
 
     def check_stopping(self) -> None:
         """Refuses early stopping on a metric that is not there; the user's own are known from a first batch."""
@@ -241,6 +252,7 @@ class ProgramTraining(Training):
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
+        self._trained.pull()
         epoch, index = self._source.position(step)
         plain: dict[str, Any] = {"epoch": epoch, "step_in_epoch": index, "kl_weight": self._kl_weight}
         plain["reporter"] = {"meter": asdict(self._meter), "last": self.last}
@@ -276,10 +288,14 @@ class ProgramTraining(Training):
     def load_weights(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Takes over the weights among ``tensors``."""
         super().load_weights(tensors)
+        self._trained.push()
         if isinstance(self._update.guide, nn.Module):
             self._update.guide.load_state_dict(tensors["guide"])
 
     def finish(self) -> None:
         """Leaves the model in evaluation mode, under the final KL weight."""
         self._update.weigh_kl(self._options.kl_schedule.final)
+        self._trained.pull()
+        self._trained.release()
         self._module.eval()
+        self.model.eval()

@@ -23,7 +23,7 @@ REASONS: Mapping[str, str] = {
     "deepspeed": "its engine calls the network alone, and the divergence of the attention sites needs the whole "
     f"program; {PROCESSES}",
     "fsdp": "sharded parameters are whole only inside the network's own call, and the divergence of the attention "
-    f"sites needs them after it; {PROCESSES}",
+    f"sites needs them after it; {PROCESSES}, with ProbabilisticTrainer(shard=True)",
 }
 """Arguments that are refused where they are set, and why."""
 

@@ -20,6 +20,7 @@ from probattn.inference.compiled import CompiledNetworks
 from probattn.inference.configuration import log_latent, warn_of_frozen_sites
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
+from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import (
     derived_seed,
     evaluating,
@@ -27,6 +28,7 @@ from probattn.inference.session import (
     preserved_random_state,
     seed_generators,
 )
+from probattn.inference.sharding import TrainedObjective, trained_objective
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
 from probattn.models.heads.classification import Classifier, MultiLabelClassifier, Regressor
@@ -55,7 +57,7 @@ from probattn.trainer.refusals import (
     some_labels,
 )
 from probattn.trainer.updates import (
-    BeforeStep,
+    Calls,
     Objective,
     Updates,
     nothing_compiled,
@@ -106,6 +108,9 @@ class ProbabilisticTrainer(Checkpoints):
             (:func:`probattn.inference.posterior_moments`, method "auto").
         num_samples: number of draws for "draws", >= 1, or to check the closed form of "moments", >= 2.
         num_data: number of training labels, >= 1, for prior and noise of repulsive heads; None for the number of rows.
+        shard: whether processes share parameters, gradients and states of the optimizer in training (FSDP2), each of
+            them holding a part. Meanwhile the network is on the CPU, with the weights of the last evaluation,
+            checkpoint or end of an epoch; for evaluations it is on the device. Without effect in a single process.
         **kwargs: keyword arguments of ``transformers.Trainer``.
 
     Raises:
@@ -143,6 +148,7 @@ class ProbabilisticTrainer(Checkpoints):
         prediction: Prediction = "mean",
         num_samples: int = 20,
         num_data: int | None = None,
+        shard: bool = False,
         **kwargs: Any,
     ) -> None:
         owner = "ProbabilisticTrainer"
@@ -172,6 +178,7 @@ class ProbabilisticTrainer(Checkpoints):
         self._objective: Objective | None = None
         self._bound_to: Any = None
         self._updates: Updates | None = None
+        self.shard, self._trained = shard, TrainedObjective(None)
         self._evaluation = EvaluationMeans()
         super().__init__(*args, **kwargs)
         if prediction != "mean" and getattr(self.args, "predict_with_generate", False):
@@ -181,7 +188,7 @@ class ProbabilisticTrainer(Checkpoints):
             )
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
-        self.add_callback(BeforeStep(self._before_step))
+        self.add_callback(Calls(self._before_step, self._after_epoch))
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -190,7 +197,8 @@ class ProbabilisticTrainer(Checkpoints):
         if self.accelerator.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP):
             raise ValueError(
                 f"ProbabilisticTrainer: expected one process or data-parallel ones, got "
-                f"{self.accelerator.distributed_type.value}; launch with accelerate's or torchrun's plain mode"
+                f"{self.accelerator.distributed_type.value}; launch with accelerate's or torchrun's plain mode "
+                "(shard=True shards parameters)"
             )
         self.accelerator.clip_grad_norm_ = self._clip
 
@@ -210,7 +218,7 @@ class ProbabilisticTrainer(Checkpoints):
             if factor := self.args.label_smoothing_factor:
                 refuse_smoothing(program, factor)
                 program.label_smoothing = factor
-            self._objective, self._bound_to = Objective(program), self.model
+            self._objective, self._bound_to = Objective.of(program), self.model
         return self._objective
 
     def _default_program(self, net: Any) -> HeadProgram:
@@ -235,8 +243,12 @@ class ProbabilisticTrainer(Checkpoints):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As ``Trainer.train``. Frozen parameters, as with adapters, are allowed."""
-        with frozen_parameters():
-            return super().train(*args, **kwargs)
+        try:
+            with frozen_parameters():
+                return super().train(*args, **kwargs)
+        finally:
+            self._trained.release()
+            self._trained = TrainedObjective(None)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of ``Trainer``, with separate groups and learning rates of parameters that conversion added."""
@@ -266,14 +278,25 @@ class ProbabilisticTrainer(Checkpoints):
         if self.args.torch_compile:
             backend, mode = self.args.torch_compile_backend or "inductor", self.args.torch_compile_mode
             objective.graphs = CompiledNetworks("torch_compile", objective.program, backend, mode)
+        self._trained.release()  # where smaller batches are tried
+        refused = {"torch_compile": self.args.torch_compile, "fp16": self.args.fp16}
+        refused["repulsive heads"] = bool(particle_sets(objective))
+        owner = "ProbabilisticTrainer.shard"
+        trained = trained_objective(
+            objective.elbo, self.accelerator, owner, sharded=self.shard, refused=refused
+        )
+        if trained.whole is not trained.objective:
+            objective = Objective(trained.objective)
+        self._trained = trained
         self._updates = Updates(
             objective,
             self.accelerator,
             lambda: self.num_data or size_for_particles(self.train_dataset),
             self.kl_schedule.final,
         )
+        trained.adopt(cast(Optimizer, self.optimizer))
         with nothing_compiled(self.accelerator):
-            return self.accelerator.prepare(objective)
+            return trained.prepare(self.accelerator, objective)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> int | None:
         """Number of observed labels of an update, of all processes where they are averaged over."""
@@ -301,8 +324,9 @@ class ProbabilisticTrainer(Checkpoints):
                 "ProbabilisticTrainer.compute_loss: return_outputs=True is for evaluation; in training the network "
                 "runs inside the evidence lower bound, and its outputs are not kept"
             )
-        updates, guide = self._updates, self._bound().guide
+        updates = self._updates
         assert updates is not None
+        guide = updates.objective.guide
         if num_items_in_batch is None:
             num_items_in_batch = self.program.observations(inputs)
         guide.kl_weight = self.kl_schedule.weight(self.state.global_step, max(self.state.max_steps, 1))
@@ -325,6 +349,9 @@ class ProbabilisticTrainer(Checkpoints):
         measured = self.state.logging_steps > 0 and (step + 1) % self.state.logging_steps == 0
         self._updates.before_step(step, measure=measured, folder=str(self.args.output_dir))
         note_evaluations(self._network, {})  # those were of other weights
+
+    def _after_epoch(self) -> None:
+        self._trained.pull()
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Logs the loss and its terms."""
@@ -351,7 +378,7 @@ class ProbabilisticTrainer(Checkpoints):
             with preserved_random_state(device):
                 seed_generators(self.args.seed, self.args.process_index, EVALUATION)
                 options = prediction_loss_only, ignore_keys, metric_key_prefix
-                with nothing_compiled(self.accelerator):
+                with nothing_compiled(self.accelerator), self._trained.ready():
                     output = super().evaluation_loop(dataloader, description, *options)
         finally:
             self.compute_metrics = compute
@@ -448,6 +475,10 @@ class ProbabilisticTrainer(Checkpoints):
             terms = self._bound()(batch)
         self._evaluation.add(terms, rows, labels)
         return terms.loss * (rows / labels)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with self._trained.saving(self.optimizer):
+            super()._save_checkpoint(*args, **kwargs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Writes the model card of ``Trainer`` with a description of the converted attention and its evaluations."""

@@ -25,10 +25,15 @@ from probattn.trainer.checkpoints import last_checkpoint
 class Objective(NonFiniteThrough):
     """The ELBO of a program as the module that is trained; a call gives the terms of a batch, per row."""
 
-    def __init__(self, program: HeadProgram) -> None:
-        guide = AttentionGuide(program)
-        super().__init__(bind(program, guide, None))
-        self.guide = guide
+    @classmethod
+    def of(cls, program: HeadProgram) -> Objective:
+        """The objective of a program."""
+        return cls(bind(program, AttentionGuide(program), None))
+
+    @property
+    def guide(self) -> AttentionGuide:
+        """The guide, with the weight of the KL and the noise."""
+        return cast(AttentionGuide, self.elbo.guide)
 
     @property
     def elbo(self) -> AttentionELBOModule:
@@ -123,15 +128,19 @@ class Updates:
         return means | {"kl_weight": self.objective.guide.kl_weight} | flat
 
 
-class BeforeStep(TrainerCallback):
-    """Calls a function between the clipping of the gradients and the optimiser's step."""
+class Calls(TrainerCallback):
+    """Calls functions between the clipping of the gradients and the optimiser's step, and after an epoch."""
 
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
+    def __init__(self, before_step: Callable[[], None], after_epoch: Callable[[], None]) -> None:
+        self._before_step, self._after_epoch = before_step, after_epoch
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See the class."""
-        self._function()
+        self._before_step()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See the class; the last epoch of a training ends with it, also where it is cut short."""
+        self._after_epoch()
 
 
 def parameters_of(

@@ -71,6 +71,7 @@ TRAINING: dict[str, Any] = {
     "gradient_clip": Key(RunOptions, "max_grad_norm"),
     "precision": Key(RunOptions, "precision"),
     "compile": Key(RunOptions, "compile"),
+    "shard": Key(RunOptions, "shard"),
     "device": (Literal["auto", "cpu"], key("auto", "`auto` uses an accelerator if there is one.")),
     "seed": Key(
         RunOptions,

@@ -540,13 +540,23 @@ def test_two_processes_compute_what_one_does(scene, tmp_path, monkeypatch):
     for child in children:
         child.join(300)
     assert [child.exitcode for child in children] == [0, 0]
-    ranks = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]
-    for name, value in ranks[0]["weights"].items():
-        assert torch.equal(value, ranks[1]["weights"][name])
-        assert torch.equal(value, ranks[1]["resumed"][name])
-        torch.testing.assert_close(value, alone["weights"][name], rtol=1e-4, atol=1e-6)
-    for name in ("loss", "kl_nats", "log_likelihood", "eval_loss", "eval_kl"):
-        assert ranks[0][name] == pytest.approx(alone[name], rel=1e-5), name
-    assert ranks[0]["noise"] != ranks[1]["noise"]
-    for checkpoint in (tmp_path / "run-2").iterdir():
-        assert {"rng_state_0.pth", "rng_state_1.pth"} < verify_manifest(checkpoint).files.keys()
+    kinds = [torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1)]
+    for kind, folder in (("parallel", "run-2"), ("sharded", "run-2-sharded")):
+        ranks = [found[kind] for found in kinds]
+        for name, value in ranks[0]["weights"].items():
+            assert torch.equal(value, ranks[1]["weights"][name])
+            assert torch.equal(value, ranks[1]["resumed"][name])
+            torch.testing.assert_close(value, alone["weights"][name], rtol=1e-4, atol=1e-6)
+        for name in ("loss", "kl_nats", "log_likelihood", "eval_loss", "eval_kl"):
+            assert ranks[0][name] == pytest.approx(alone[name], rel=1e-5), name
+        assert ranks[0]["noise"] != ranks[1]["noise"]
+        for checkpoint in (tmp_path / folder).iterdir():
+            assert {"rng_state_0.pth", "rng_state_1.pth"} < verify_manifest(checkpoint).files.keys()
+    # The state of the optimizer is saved whole.
+    stored = [
+        torch.load(tmp_path / run / "checkpoint-4" / "optimizer.pt")["state"]
+        for run in ("run-1", "run-2-sharded")
+    ]
+    assert stored[0].keys() == stored[1].keys()
+    for index, state in stored[0].items():
+        torch.testing.assert_close(state["exp_avg"], stored[1][index]["exp_avg"], rtol=1e-3, atol=1e-5)

@@ -17,9 +17,9 @@ ROWS, TEST = 28, 5
 """Three steps of 8 and one of 4, in which each of two processes has 2."""
 
 
-def run(folder: Path, processes: int, resume: bool | None = None) -> dict[str, Any]:
+def run(folder: Path, processes: int, resume: bool | None = None, *, shard: bool = False) -> dict[str, Any]:
     args = arguments(
-        folder / f"run-{processes}",
+        folder / f"run-{processes}{'-sharded' * shard}",
         per_device_train_batch_size=4 // processes,
         gradient_accumulation_steps=2,
         per_device_eval_batch_size=4 // processes,
@@ -31,7 +31,9 @@ def run(folder: Path, processes: int, resume: bool | None = None) -> dict[str, A
     )
     methods = (probattn.BayesianAttention(), probattn.AlignmentAttention("ct"))
     net = network(lambda: bert("TokenClassification", num_labels=3), *methods)
-    trainer = Noiseless(model=net, args=args, train_dataset=tokens(ROWS), eval_dataset=tokens(TEST, seed=1))
+    trainer = Noiseless(
+        model=net, args=args, train_dataset=tokens(ROWS), eval_dataset=tokens(TEST, seed=1), shard=shard
+    )
     trainer.train(resume_from_checkpoint=resume)
     metrics = trainer.evaluate()
     found = {name: losses(trainer, name) for name in ("loss", "kl_nats", "log_likelihood")}
@@ -50,11 +52,13 @@ def one_of_two(folder: Path, rank: int, port: str) -> None:
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ.update(environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     torch.set_num_threads(1)
-    found = run(folder, 2)
-    torch.distributed.barrier()
-    if rank == 0:
-        shutil.rmtree(folder / "run-2" / "checkpoint-4")
-    torch.distributed.barrier()
-    found["resumed"] = run(folder, 2, resume=True)["weights"]
-    torch.save(found, folder / f"rank-{rank}.pt")
+    kinds = {}
+    for shard in (False, True):
+        found = kinds["sharded" if shard else "parallel"] = run(folder, 2, shard=shard)
+        torch.distributed.barrier()
+        if rank == 0:
+            shutil.rmtree(folder / f"run-2{'-sharded' * shard}" / "checkpoint-4")
+        torch.distributed.barrier()
+        found["resumed"] = run(folder, 2, resume=True, shard=shard)["weights"]
+    torch.save(kinds, folder / f"rank-{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -1,0 +1,92 @@
+"""A driver's run, in one process or in two that share its parameters."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+import transformers as hf
+from torch import Tensor, nn
+
+from probattn import AlignmentAttention, BayesianAttention
+from probattn.inference import AttentionGuide, EarlyStopping, OptimizerOptions, SVIDriver, posterior_predict
+from probattn.models import Classifier, convert
+
+ROWS, TEST = 26, 7
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+class Even:
+    """Noise that is the same for every row."""
+
+    draws = 1
+
+    def uniform(self, like: Tensor) -> Tensor:
+        return torch.full_like(like, 0.5)
+
+    normal = uniform
+
+
+def data(rows: int, seed: int) -> dict[str, Tensor]:
+    words = torch.randint(1, 50, (rows, 8), generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": words, "labels": words[:, 0] % 2}
+
+
+def program() -> Classifier:
+    """A network whose weights the second process has other values of, as if it had another seed."""
+    torch.manual_seed(int(os.environ.get("RANK", "0")))
+    net = hf.BertForSequenceClassification(hf.BertConfig(intermediate_size=16, **SIZES))
+    net.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    methods = BayesianAttention(), AlignmentAttention(method="gan", weight=0.1)
+    return Classifier(convert(net, *methods), num_data=ROWS)
+
+
+def run(folder: Path, processes: int, *, resume: bool = False, **changed: Any) -> dict[str, Any]:
+    """Weights, records and a prediction after twelve updates of eight rows, of which the third evaluation is best."""
+    model, seen = program(), []
+    options: dict[str, Any] = {
+        "optimizer": OptimizerOptions("SGD", learning_rate=0.05, arguments={"momentum": 0.9}),
+        "early_stopping": EarlyStopping(patience=9),
+        "callbacks": [lambda _, model: seen.append(model.net.classifier.bias.sum().item())],
+        "shard": processes > 1,
+        "batch_size": 8 // processes,
+        "max_grad_norm": 0.5,
+        "folder": folder,
+        "checkpoint_every": 4,
+        "log_every": 1,
+        "eval_every": 4,
+        "progress": False,
+        "cpu": True,
+    }
+    driver = SVIDriver(model, guide=AttentionGuide(model, noise=Even()), **options | changed)
+    result = driver.fit(data(ROWS, 0), data(TEST, 1), steps=12, resume=resume)
+    predicted = posterior_predict(model, data(TEST, 1), num_samples=2, seed=0).logits
+    return {
+        "weights": dict(model.state_dict()),
+        "loss": result.train["loss"],
+        "validation": result.validation["loss"],
+        "gradient_norm": result.train["gradient_norm"],
+        "best_step": result.best_step,
+        "kl_weight": driver.guide.kl_weight,
+        "predicted": predicted,
+        "seen": seen,
+    }
+
+
+def one_of_two(folder: Path, rank: int, port: str) -> None:
+    """Trains, resumes from the checkpoint before the last, and keeps what the process with this number saw."""
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    os.environ.update(environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {"whole": run(folder / "two", 2)}
+    if rank == 0:
+        shutil.rmtree(folder / "two" / "checkpoints" / "step-000012")
+    torch.distributed.barrier()
+    found["resumed"] = run(folder / "two", 2, resume=True)
+    found["accumulated"] = run(folder / "accumulated", 2, batch_size=2, accumulation=2)
+    torch.save(found, folder / f"rank-{rank}.pt")
+    torch.distributed.destroy_process_group()
