@@ -65,20 +65,32 @@ class Meter:
 class NonFiniteThrough(nn.Module):
     """Computes on where Pyro's validation stops at a NaN, so that all ranks report it; keeps its complaint.
 
-    ``graphs`` is the context of its passes, in which networks may be compiled.
+    ``graphs`` is the context of its passes, in which networks may be compiled. Without ``repeatable`` passes Pyro's
+    validation is off: a process alone cannot repeat a pass that gathers parameters from the others.
     """
 
-    def __init__(self, module: nn.Module, graphs: AbstractContextManager[None] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        graphs: AbstractContextManager[None] | None = None,
+        *,
+        repeatable: bool = True,
+    ) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.repeatable = module, repeatable
         self.graphs = nullcontext() if graphs is None else graphs
         self.complaint: str | None = None
 
     def forward(self, batch: Any) -> ELBOTerms:
         """The module's terms of ``batch``."""
+        terms: ELBOTerms
+        if not self.repeatable:
+            with self.graphs, pyro.validation_enabled(False):
+                terms = self.module(batch)
+            return terms
         try:
             with self.graphs:
-                terms: ELBOTerms = self.module(batch)
+                terms = self.module(batch)
         except ValueError as error:
             if dist.is_validation_enabled():
                 with suppress(ValueError, RuntimeError), pyro.validation_enabled(False):

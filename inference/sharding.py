@@ -140,7 +140,7 @@ class ShardedCopy(TrainedObjective):
         pairs = zip(self.whole.parameters(), self.objective.parameters(), strict=True)
         trained = {id(whole): parameter for whole, parameter in pairs}
         before = [group["params"] for group in optimizer.param_groups]
-        after = [[trained[id(parameter)] for parameter in members] for members in before]
+        after = [[trained.get(id(parameter), parameter) for parameter in members] for members in before]
         _set_parameters(optimizer, after)
         self._undo.callback(_set_parameters, optimizer, before)
         self._undo.callback(optimizer.register_state_dict_post_hook(_whole_state).remove)

@@ -26,10 +26,11 @@ from probattn.inference.elbo import AttentionELBOModule
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.inference.ensembles.particles import EnsembleObjective, EnsembleOptions, EnsembleParticles
 from probattn.inference.guide import AttentionGuide, refuse_unstarted
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.options import RunOptions
 from probattn.inference.particle_update import HeadParticles, ParticleUpdate, particle_sets
 from probattn.inference.program_elbo import bind
-from probattn.inference.run import FitResult, Run
+from probattn.inference.run import FitResult, Run, TrainingInterrupted
 from probattn.inference.session import (
     accelerator_session,
     frozen_parameters,
@@ -178,8 +179,14 @@ class SVIDriver(RunOptions):
             lengths = {"steps": steps, "epochs": epochs}
             data = {"rows": train, "validation": validation}
             training = ProgramTraining(options, accelerator, self.model, self.elbo, update, **data, **lengths)
-            training.check_stopping()
-            return Run(options, accelerator, training).train(resume)
+            try:
+                training.check_stopping()
+                return Run(options, accelerator, training).train(resume)
+            except (NonFiniteError, TrainingInterrupted):  # which all processes raise
+                trained.pull()
+                raise
+            finally:
+                trained.release()
 
     def objective(self) -> tuple[Any, AttentionELBOModule | EnsembleObjective]:
         """Returns the guide, whose ``kl_weight`` a run sets, and the module that maps a batch to :class:`ELBOTerms`."""

@@ -113,10 +113,9 @@ class ProgramTraining(Training):
         self._scheduler = None if build is None else build(update.optimizer, total)
         graphs = CompiledNetworks("compile", model) if options.compile else None
         trained = self._trained = update.trained
-        self._guarded = NonFiniteThrough(update.objective, graphs)
-        self._evaluated = (
-            self._guarded if trained.whole is update.objective else NonFiniteThrough(trained.whole)
-        )
+        sharded = trained.whole is not update.objective
+        self._guarded = NonFiniteThrough(update.objective, graphs, repeatable=not sharded)
+        self._evaluated = NonFiniteThrough(trained.whole) if sharded else self._guarded
         self._module = trained.prepare(accelerator, self._guarded)
         self._optimizer = accelerator.prepare(update.optimizer)
         self._reduction, self._meter = kl_reduction_label(model), Meter()

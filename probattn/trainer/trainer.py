@@ -18,6 +18,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from probattn.checks import PlainWarning, check_choice, check_instance, check_integer, check_number
 from probattn.inference.compiled import CompiledNetworks
 from probattn.inference.configuration import log_latent, warn_of_frozen_sites
+from probattn.inference.loop import NonFiniteError
 from probattn.inference.optimizers import added_parameters
 from probattn.inference.options import FINE_TUNING_WEIGHT, KLSchedule
 from probattn.inference.particle_update import particle_sets
@@ -246,6 +247,9 @@ class ProbabilisticTrainer(Checkpoints):
         try:
             with frozen_parameters():
                 return super().train(*args, **kwargs)
+        except NonFiniteError:  # which all processes raise
+            self._trained.pull()
+            raise
         finally:
             self._trained.release()
             self._trained = TrainedObjective(None)
@@ -286,7 +290,7 @@ class ProbabilisticTrainer(Checkpoints):
             objective.elbo, self.accelerator, owner, sharded=self.shard, refused=refused
         )
         if trained.whole is not trained.objective:
-            objective = Objective(trained.objective)
+            objective = Objective(trained.objective, repeatable=False)
         self._trained = trained
         self._updates = Updates(
             objective,

@@ -65,6 +65,24 @@ def test_two_processes_that_share_parameters_compute_what_one_does(program, tmp_
         )
 
 
+@pytest.mark.fork
+@pytest.mark.gloo
+def test_what_ends_in_one_process_ends_in_both_and_keeps_the_updates(program, tmp_path):
+    port = free_port()
+    children = [forked(program.one_that_fails, tmp_path, rank, port) for rank in (0, 1)]
+    for child in children:
+        child.join(300)
+    assert [child.exitcode for child in children] == [0, 0]
+    for rank in (0, 1):
+        for ends, found in torch.load(tmp_path / f"rank-{rank}.pt").items():
+            (error, weights), (expected, others) = found[True], found[False]
+            assert error == expected == {"nan": "NonFiniteError", "signal": "TrainingInterrupted"}[ends]
+            name = "net.classifier.weight"
+            assert not torch.equal(weights[name], found["before"][name])
+            for name, value in others.items():
+                torch.testing.assert_close(weights[name], value, atol=1e-6, rtol=1e-5)
+
+
 def test_one_process_shards_nothing(program, tmp_path):
     runs = [program.run(tmp_path / str(shard), 1, shard=shard) for shard in (False, True)]
     for name, value in runs[0]["weights"].items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,14 @@ import transformers as hf
 from torch import Tensor, nn
 
 from probattn import AlignmentAttention, BayesianAttention
-from probattn.inference import AttentionGuide, EarlyStopping, OptimizerOptions, SVIDriver, posterior_predict
+from probattn.inference import (
+    AttentionGuide,
+    EarlyStopping,
+    NonFiniteError,
+    OptimizerOptions,
+    SVIDriver,
+    posterior_predict,
+)
 from probattn.models import Classifier, convert
 
 ROWS, TEST = 26, 7
@@ -75,6 +85,52 @@ def run(folder: Path, processes: int, *, resume: bool = False, **changed: Any) -
         "predicted": predicted,
         "seen": seen,
     }
+
+
+def failing(ends: str) -> dict[str, Any]:
+    """What is left of a run without a folder whose second process ends it at its third update."""
+    model, rank = program(), int(os.environ["RANK"])
+    calls: list[int] = []
+
+    def end(module: nn.Module, _: Any, logits: Tensor) -> Tensor:
+        calls.append(1)
+        if not (module.training and rank and len(calls) >= 3):
+            return logits
+        if ends == "signal":
+            if len(calls) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return logits
+        return logits * math.nan
+
+    hook = model.net.classifier.register_forward_hook(end)
+    options: dict[str, Any] = {"batch_size": 4, "progress": False, "cpu": True, "scheduler": None}
+    optimizer = OptimizerOptions("SGD", learning_rate=0.05)
+    found = {}
+    for shard in (True, False):
+        calls.clear()
+        model.load_state_dict(program().state_dict() if shard else found["before"])
+        guide = AttentionGuide(model, noise=Even())
+        driver = SVIDriver(model, guide=guide, optimizer=optimizer, shard=shard, **options)
+        if shard:  # the first process's weights
+            weights = [model.state_dict()]
+            torch.distributed.broadcast_object_list(weights, 0)
+            found["before"] = {name: value.clone() for name, value in weights[0].items()}
+        try:
+            driver.fit(data(ROWS, 0), steps=5)
+        except (NonFiniteError, KeyboardInterrupt) as error:
+            found[shard] = type(error).__name__, {n: v.clone() for n, v in model.state_dict().items()}
+    hook.remove()
+    return found
+
+
+def one_that_fails(folder: Path, rank: int, port: str) -> None:
+    """Two runs that end early, one by a loss that is not finite, one by a signal, both in one process alone."""
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    os.environ.update(environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    torch.save({ends: failing(ends) for ends in ("nan", "signal")}, folder / f"rank-{rank}.pt")
+    torch.distributed.destroy_process_group()
 
 
 def one_of_two(folder: Path, rank: int, port: str) -> None:
