@@ -79,6 +79,10 @@ class Training(ABC):
     def records(self, step: int, *, last: bool, seconds: float) -> Iterator[Record]:
         """Records that are due after ``step`` updates, each measured on demand."""
 
+    def weights(self) -> dict[str, Mapping[str, Tensor]]:
+        """The weights by the name of their part of a checkpoint."""
+        return {"model": self.model.state_dict()}
+
     @abstractmethod
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint after ``step`` updates."""
@@ -234,9 +238,8 @@ class Run:
 
     def _weights(self) -> dict[str, Any]:
         """A copy of the weights, on the CPU, that later updates leave alone."""
-        _, tensors = self._training.state(self._step)
-        states = {name: tensors[name].items() for name in ("model", "guide") if name in tensors}
-        return {n: {k: v.detach().to("cpu", copy=True) for k, v in state} for n, state in states.items()}
+        states = self._training.weights()
+        return {n: {k: v.detach().to("cpu", copy=True) for k, v in s.items()} for n, s in states.items()}
 
     def _seconds(self) -> float:
         return self._earlier_seconds + time.monotonic() - self._started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -25,10 +26,10 @@ def shard(objective: AttentionELBOModule, **options: Any) -> AttentionELBOModule
     """Shards the parameters of an objective over processes, in place, by ``torch.distributed.fsdp.fully_shard``.
 
     The parameters of each layer, an item of an outermost ``nn.ModuleList`` of the model, form a group, which is whole
-    while this layer runs. All other parameters, among them those of the attention sites, form one group, which is whole
-    while the objective is computed: the first call of an upward path reads the maps of all layers. Backpropagation
-    averages gradients over the processes, as ``DistributedDataParallel`` does. Give each process its part of the batch
-    and a seed of its own.
+    while this layer runs. All other parameters, among them those of the attention sites and those that layers share,
+    form one group, which is whole while the objective is computed: the first call of an upward path reads the maps of
+    all layers. Backpropagation averages gradients over the processes, as ``DistributedDataParallel`` does. Give each
+    process its part of the batch and a seed of its own. All processes must run the same modules in the same order.
 
     Args:
         objective: result of ``AttentionELBO()(model, guide)``. Make the optimizer afterwards.
@@ -38,8 +39,8 @@ def shard(objective: AttentionELBOModule, **options: Any) -> AttentionELBOModule
         The objective.
 
     Raises:
-        ValueError: no process group was initialised, or the model has particle layers or a parameter without a
-            dimension (``strength="learned"``).
+        ValueError: no process group was initialised, or the model has particle layers, a parameter without a dimension
+            (as with ``prior_strength="learned"``), or a group with trainable parameters of several types.
     """
     from torch.distributed.fsdp import fully_shard  # which imports for half a second
 
@@ -52,14 +53,42 @@ def shard(objective: AttentionELBOModule, **options: Any) -> AttentionELBOModule
     scalars = [name for name, parameter in objective.named_parameters() if parameter.ndim == 0]
     if scalars:
         raise ValueError(
-            f"shard: {scalars[0]} has no dimension along which it could be sharded; set the strength of the prior to a "
-            'number (it is "learned"), or train in data-parallel processes'
+            f"shard: {scalars[0]} has no dimension along which it could be sharded; train in data-parallel processes, "
+            "or, if it is a prior's log_strength, set prior_strength to a number"
         )
+    uses = _uses(objective)
+    groups = []
     for layer in _layers(objective):
-        called = list(_called(layer))
-        if called:
-            fully_shard(called, **options)
+        within = _uses(layer)
+        alone = {key for key, count in within.items() if count == uses[key]}
+        groups.append([m for m in _called(layer) if all(id(p) in alone for p in m.parameters())])
+    _refuse_mixed_types(objective, groups)
+    for group in filter(None, groups):
+        fully_shard(group, **options)
     return fully_shard(objective, **options)
+
+
+def _uses(module: nn.Module) -> Counter[int]:
+    """How often each parameter is registered in a module."""
+    return Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+def _refuse_mixed_types(objective: nn.Module, groups: Sequence[Sequence[nn.Module]]) -> None:
+    """Refuses trainable parameters of several types in one group, at which torch fails in the first pass."""
+    names = {
+        id(parameter): name for name, parameter in objective.named_parameters() if parameter.requires_grad
+    }
+    for group in (*groups, [objective]):
+        types: dict[torch.dtype, str] = {}
+        for parameter in chain.from_iterable(module.parameters() for module in group):
+            if name := names.pop(id(parameter), ""):
+                types.setdefault(parameter.dtype, name)
+        if len(types) > 1:
+            listed = ", ".join(f"{name} ({str(kind).removeprefix('torch.')})" for kind, name in types.items())
+            raise ValueError(
+                f"shard: expected trainable parameters of one type, got {listed}; load the network in float32 and "
+                "train with precision 'bf16'"
+            )
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -121,21 +150,21 @@ class ShardedCopy(TrainedObjective):
 
         super().__init__(whole.to("cpu"))
         self._device, self._undo = device, ExitStack()
-        with torch.no_grad():
-            for tensor in _tensors(whole):
-                moved = tensor.to(device)
-                dist.broadcast(moved, 0)
-                tensor.copy_(moved)
+        for tensor in _tensors(whole):
+            _set(tensor, self._of_first(tensor))
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        # One group after the other moves to the device.
-        self.objective = shard(deepcopy(whole), mesh=mesh)
+        try:  # one group after the other moves to the device
+            self.objective = shard(deepcopy(whole), mesh=mesh)
+        except Exception:
+            self.release()
+            raise
 
     def prepare(self, accelerator: Accelerator, module: nn.Module) -> Any:
         """See :class:`TrainedObjective`; gradients are averaged by the shards themselves."""
         return accelerator.prepare_model(module, device_placement=False, evaluation_mode=True)
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """See :class:`TrainedObjective`; the optimizer saves and loads whole states."""
+        """See :class:`TrainedObjective`; it saves a whole state in the first process, and loads one."""
         optimizer = getattr(optimizer, "optimizer", optimizer)  # within that of accelerate
         pairs = zip(self.whole.parameters(), self.objective.parameters(), strict=True)
         trained = {id(whole): parameter for whole, parameter in pairs}
@@ -146,18 +175,27 @@ class ShardedCopy(TrainedObjective):
         self._undo.callback(optimizer.register_state_dict_post_hook(_whole_state).remove)
         self._undo.callback(optimizer.register_load_state_dict_pre_hook(_sharded_state).remove)
 
-    @torch.no_grad()
     def pull(self) -> None:
-        """See :class:`TrainedObjective`; the weight of the KL too."""
+        """See :class:`TrainedObjective`; the weight of the KL too. All buffers become those of the first process."""
+        for buffer in self.objective.buffers():
+            _set(buffer, self._of_first(buffer))
         for whole, trained in zip(_tensors(self.whole), _tensors(self.objective), strict=True):
-            whole.copy_(unsharded(trained))
+            _set(whole, unsharded(trained.detach()))
         self.whole.guide.kl_weight = self.objective.guide.kl_weight
+
+    def _of_first(self, tensor: Tensor) -> Tensor:
+        """A tensor's values in the first process, on the device."""
+        moved = tensor.detach().to(self._device).contiguous().clone()
+        dist.broadcast(moved, 0)
+        return moved
 
     @torch.no_grad()
     def push(self) -> None:
         """See :class:`TrainedObjective`."""
-        for whole, trained in zip(_tensors(self.whole), _tensors(self.objective), strict=True):
+        for whole, trained in zip(self.whole.parameters(), self.objective.parameters(), strict=True):
             trained.copy_(_sharded_as(trained, whole))
+        for whole, trained in zip(self.whole.buffers(), self.objective.buffers(), strict=True):
+            _set(trained, whole)
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -181,7 +219,7 @@ class ShardedCopy(TrainedObjective):
             del vars(optimizer)["state_dict"]
 
     def release(self) -> None:
-        """See :class:`TrainedObjective`; the optimizer has the whole parameters again, and no state."""
+        """See :class:`TrainedObjective`; the optimizer has the whole parameters again, and its part of the state."""
         self._undo.close()
         self.whole.to(self._device)
 
@@ -204,9 +242,11 @@ def trained_objective(
 
 
 def _set_parameters(optimizer: Optimizer, groups: Sequence[list[Tensor]]) -> None:
-    """Gives an optimizer other parameters, group by group, and no state."""
-    optimizer.state.clear()
+    """Gives an optimizer other parameters, group by group, with the states of those before."""
     for group, parameters in zip(optimizer.param_groups, groups, strict=True):
+        for before, after in zip(group["params"], parameters, strict=True):
+            if before in optimizer.state:
+                optimizer.state[after] = _state_as(after, optimizer.state.pop(before))
         group["params"] = parameters
 
 
@@ -218,22 +258,35 @@ def _sharded_as(like: Any, value: Tensor) -> Tensor:
     """A whole tensor in the way in which another is sharded, where it is."""
     from torch.distributed.tensor import DTensor, distribute_tensor  # which imports for half a second
 
-    if not isinstance(like, DTensor) or value.shape != like.shape:
+    if not isinstance(like, DTensor) or isinstance(value, DTensor) or value.shape != like.shape:
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
+def _state_as(like: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a parameter in an optimizer, sharded as the parameter is."""
+    return {n: _sharded_as(like, value) if isinstance(value, Tensor) else value for n, value in state.items()}
+
+
+@torch.no_grad()
+def _set(tensor: Tensor, value: Tensor) -> None:
+    """Copies values, but for those that are there: an expanded buffer cannot be written to."""
+    value = value.to(tensor.device)
+    if not torch.equal(tensor, value):
+        tensor.copy_(value)
+
+
 def _whole_state(_: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    return tree_map(unsharded, state)
+    """One whole tensor after the other goes to the CPU, in the first process; the others keep their parts."""
+
+    def whole(value: Any) -> Any:
+        gathered = unsharded(value)
+        return gathered.cpu() if gathered is not value and dist.get_rank() == 0 else value
+
+    return {**state, "state": tree_map(whole, state["state"])}
 
 
 def _sharded_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     parameters = list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
-    states = {
-        index: {
-            name: _sharded_as(parameters[index], value) if isinstance(value, Tensor) else value
-            for name, value in values.items()
-        }
-        for index, values in state["state"].items()
-    }
+    states = {index: _state_as(parameters[index], values) for index, values in state["state"].items()}
     return state | {"state": states}

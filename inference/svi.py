@@ -173,6 +173,7 @@ class SVIDriver(RunOptions):
             guide, objective = self.objective()
             refused = {"compile": self.compile, "precision 'fp16'": self.precision == "fp16"}
             refused |= {"particles": particles is not None, "observers": bool(self.observers)}
+            refused["find_unused_parameters"] = self.find_unused_parameters
             owner = f"{type(self).__name__}.shard"
             trained = trained_objective(objective, accelerator, owner, sharded=self.shard, refused=refused)
             update = Update(options, guide, trained, particles)

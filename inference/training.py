@@ -118,6 +118,7 @@ class ProgramTraining(Training):
         self._evaluated = NonFiniteThrough(trained.whole) if sharded else self._guarded
         self._module = trained.prepare(accelerator, self._guarded)
         self._optimizer = accelerator.prepare(update.optimizer)
+        self._has_callbacks = any(gather_object([bool(options.callbacks)]))  # of any process
         self._reduction, self._meter = kl_reduction_label(model), Meter()
         objective, weight = update.objective, options.kl_schedule.final
         self._check = StepCheck(
@@ -199,7 +200,7 @@ class ProgramTraining(Training):
         if step == 0:
             return
         if self._is_recorded(step):
-            if self._options.callbacks:
+            if self._has_callbacks:
                 self._trained.pull()
             yield self._training_record(step)
         every = self._options.eval_every or self.steps_per_epoch
@@ -251,13 +252,12 @@ class ProgramTraining(Training):
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Plain values and parts of a checkpoint."""
-        self._trained.pull()
         epoch, index = self._source.position(step)
         plain: dict[str, Any] = {"epoch": epoch, "step_in_epoch": index, "kl_weight": self._kl_weight}
         plain["reporter"] = {"meter": asdict(self._meter), "last": self.last}
         scaler = self._accelerator.scaler
-        tensors = {
-            "model": self.model.state_dict(),
+        tensors: dict[str, Any] = {
+            **self.weights(),
             "training": {
                 "optimizer": self._optimizer.state_dict(),
                 "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
@@ -265,9 +265,13 @@ class ProgramTraining(Training):
                 "random": gather_object([capture_random_state(self._accelerator.device)]),  # of every rank
             },
         }
-        if isinstance(self._update.guide, nn.Module):
-            tensors["guide"] = self._update.guide.state_dict()
         return plain, tensors
+
+    def weights(self) -> dict[str, Mapping[str, Tensor]]:
+        """The weights of the model, and of a guide that has any."""
+        self._trained.pull()
+        guide = self._update.guide
+        return super().weights() | ({"guide": guide.state_dict()} if isinstance(guide, nn.Module) else {})
 
     def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state` returned."""
@@ -295,6 +299,5 @@ class ProgramTraining(Training):
         """Leaves the model in evaluation mode, under the final KL weight."""
         self._update.weigh_kl(self._options.kl_schedule.final)
         self._trained.pull()
-        self._trained.release()
         self._module.eval()
         self.model.eval()

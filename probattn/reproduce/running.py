@@ -75,9 +75,10 @@ def reproduce(
 ) -> tuple[Path, TableRecord]:
     """Trains and measures the missing runs of a table, and writes its record.
 
-    Interrupted runs are continued, finished ones are not repeated; checkpoints of finished runs are deleted. The record
+    Interrupted runs are continued, finished ones are not repeated; checkpoints of measured runs are deleted. The record
     is updated after each run. A run whose loss is not finite counts as finished: the record has its seed, and the
-    message is in ``diverged.txt``. Several processes with the same command share the runs.
+    message is in ``diverged.txt``; to repeat it, delete its folder. Several processes with the same command share the
+    runs.
 
     Args:
         key: key of the table, such as "babn/table-5".
@@ -109,9 +110,13 @@ def reproduce(
             spent = (time.monotonic() - started) / max(1, trained)
             about = f", about {timedelta(seconds=round(spent * len(left)))} left" if trained else ""
             note(f"run {number} of {len(jobs)}: {job.name}, seed {job.seed}{about}")
-        if job.start is not None and not (job.start / MODEL).is_dir():
-            words = "from which it starts, has no network yet, or has diverged; repeat the command later"
-            note(f"{job.folder}: {job.start}, {words}")
+        if job.start is not None and (job.start / DIVERGED).exists():
+            job.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(
+                job.folder / DIVERGED, f"the run from which it starts, {job.start}, diverged\n".encode()
+            )
+        elif job.start is not None and not (job.start / MODEL).is_dir():
+            note(f"{job.folder}: another process is at {job.start}, which it starts from; repeat the command")
             continue
         try:
             trained += _finish(job, quiet=quiet)
@@ -205,6 +210,8 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
 
 def _finish(job: _Job, *, quiet: bool) -> bool:
     """Trains and measures a run; whether it did, or another process or an earlier call."""
+    if job.has_diverged:
+        return False
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(job.folder.with_name(f".{job.folder.name}.lock"), timeout=0):
@@ -218,7 +225,7 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
                         "repeat the command as it was, or use another --output"
                     ) from error
             measured = begun and _results(job.folder) is not None
-            if job.is_whole and (measured or job.has_diverged):
+            if measured and job.is_whole:
                 return False
             if not measured:
                 try:
@@ -238,11 +245,16 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
 
 
 def _agree(job: _Job, *, quiet: bool) -> None:
-    """Trains the runs that a run's agreement is measured with, in its folder, and measures it."""
+    """Trains the runs that a run's agreement is measured with, in its folder, and measures it, unless one diverges."""
     folders: dict[str, Any] = {name: job.folder / name for name in job.agreement}
     for name, changed in job.agreement.items():
         seed, keys = job.seed + OTHER_SEED * (name == "second"), (*job.keys, *changed)
         _finish(replace(job, seed=seed, folder=folders[name], keys=keys, agreement={}), quiet=quiet)
+    for name, other in folders.items():
+        if (other / DIVERGED).exists():
+            content = f"{name}: {(other / DIVERGED).read_text('utf-8')}"
+            write_atomically(job.folder / DIVERGED, content.encode())
+            return
     measured = measure_agreement(job.folder, **folders, quiet=quiet)
     write_atomically(job.folder / AGREEMENT, (measured.model_dump_json(indent=1) + "\n").encode())
 
@@ -283,8 +295,9 @@ def _record(key: str, options: ReproduceOptions, folder: Path, reasons: Mapping[
         }
         values = {seed: round(value * cell.scale, 4) for seed, value in figures.items() if value is not None}
         reason = "" if values else cell.without or reasons.get(cell.run, "")
-        ended = () if cell.without else sorted((folder / cell.run).glob(f"seed-*/{DIVERGED}"))
-        diverged = tuple(file.parent.name.removeprefix("seed-") for file in ended)
+        ended = () if cell.without else (folder / cell.run).glob(f"seed-*/{DIVERGED}")
+        seeds = {file.parent.name.removeprefix("seed-") for file in ended} - values.keys()
+        diverged = tuple(sorted(seeds, key=int))
         if values or reason or diverged:
             record = CellRecord(
                 values=values, reason=reason, recipe=cell.recipe, keys=cell.keys, diverged=diverged

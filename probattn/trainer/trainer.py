@@ -58,7 +58,8 @@ from probattn.trainer.refusals import (
     some_labels,
 )
 from probattn.trainer.updates import (
-    Calls,
+    AfterEpoch,
+    BeforeStep,
     Objective,
     Updates,
     nothing_compiled,
@@ -189,7 +190,10 @@ class ProbabilisticTrainer(Checkpoints):
             )
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
-        self.add_callback(Calls(self._before_step, self._after_epoch))
+        self.add_callback(BeforeStep(self._before_step))
+        self.callback_handler.callbacks.insert(
+            0, AfterEpoch(self._after_epoch)
+        )  # before those that use the weights
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -251,6 +255,9 @@ class ProbabilisticTrainer(Checkpoints):
             self._trained.pull()
             raise
         finally:
+            if self._trained.whole is not self._trained.objective:
+                self.model_wrapped, self._updates = self._network, None  # which hold the sharded copy
+                self.accelerator.free_memory()
             self._trained.release()
             self._trained = TrainedObjective(None)
 

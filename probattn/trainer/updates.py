@@ -128,19 +128,26 @@ class Updates:
         return means | {"kl_weight": self.objective.guide.kl_weight} | flat
 
 
-class Calls(TrainerCallback):
-    """Calls functions between the clipping of the gradients and the optimiser's step, and after an epoch."""
+class BeforeStep(TrainerCallback):
+    """Calls a function between the clipping of the gradients and the optimiser's step."""
 
-    def __init__(self, before_step: Callable[[], None], after_epoch: Callable[[], None]) -> None:
-        self._before_step, self._after_epoch = before_step, after_epoch
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See the class."""
-        self._before_step()
+        self._function()
+
+
+class AfterEpoch(TrainerCallback):
+    """Calls a function after each epoch, the last one of a training too where it is cut short."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See the class; the last epoch of a training ends with it, also where it is cut short."""
-        self._after_epoch()
+        """See the class."""
+        self._function()
 
 
 def parameters_of(

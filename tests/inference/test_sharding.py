@@ -44,7 +44,7 @@ def test_two_processes_that_share_parameters_compute_what_one_does(program, tmp_
         for name, weights in found["whole"]["weights"].items():
             assert torch.equal(weights, first["weights"][name])
             assert torch.equal(weights, found["resumed"]["weights"][name])
-            for kind in ("whole", "accumulated"):
+            for kind in ("whole", "accumulated")[: 1 + ("passes" not in name)]:
                 torch.testing.assert_close(
                     found[kind]["weights"][name], alone["weights"][name], atol=1e-5, rtol=1e-5
                 )
@@ -80,7 +80,10 @@ def test_what_ends_in_one_process_ends_in_both_and_keeps_the_updates(program, tm
             name = "net.classifier.weight"
             assert not torch.equal(weights[name], found["before"][name])
             for name, value in others.items():
-                torch.testing.assert_close(weights[name], value, atol=1e-6, rtol=1e-5)
+                if (
+                    "passes" not in name
+                ):  # DistributedDataParallel takes those of the first process in every pass
+                    torch.testing.assert_close(weights[name], value, atol=1e-6, rtol=1e-5)
 
 
 def test_one_process_shards_nothing(program, tmp_path):

@@ -1,9 +1,11 @@
 """Networks in the wrappers of torch: compiled graphs, sharded parameters, data-parallel processes."""
 
+import copy
 import os
 import socket
 from functools import partial
 
+import pyro
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
@@ -298,6 +300,42 @@ def test_layers_of_a_sharded_objective_are_whole_only_while_they_run(process):
     assert whole == {"layer": [True, True], "head": [False, True]}
 
 
+class Deep(nn.Module):
+    """Layers that share a module, a weight with another layer, and one with the head."""
+
+    def __init__(self):
+        super().__init__()
+        repeated, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.layers = nn.ModuleList([repeated, repeated, *(nn.Linear(4, 4) for _ in range(4))])
+        self.layers[3].weight = self.layers[2].weight
+        self.layers[4].weight = self.head.weight
+
+    def forward(self, batch):
+        hidden = batch["x"]
+        for layer in (*self.layers, self.head):
+            hidden = layer(hidden).tanh()
+        with pyro.plate("data", len(hidden)):
+            pyro.sample("y", pyro.distributions.Normal(hidden.sum(-1), 1.0), obs=batch["y"])
+
+
+@pytest.mark.gloo
+def test_what_layers_share_stays_with_the_rest(process):
+    torch.manual_seed(0)
+    model, batch = Deep(), {"x": torch.randn(3, 4), "y": torch.randn(3)}
+    other = copy.deepcopy(model)
+    objectives = [AttentionELBO()(one, AttentionGuide(one)) for one in (model, other)]
+    shard(objectives[1])
+    sharded = [isinstance(layer, FSDPModule) for layer in other.layers]
+    assert sharded == [False, False, False, False, False, True]
+    for objective in objectives:
+        optimizer = torch.optim.SGD(objective.parameters(), lr=0.1)
+        for _ in range(2):
+            objective(batch).loss.backward()
+            optimizer.step()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two.full_tensor())
+
+
 def test_what_cannot_be_sharded_is_refused(request):
     def objective(net):
         return AttentionELBO()(Classifier(net), AttentionGuide(Classifier(net)))
@@ -307,3 +345,10 @@ def test_what_cannot_be_sharded_is_refused(request):
     request.getfixturevalue("process")
     with pytest.raises(ValueError, match="particle layers cannot be sharded"):
         shard(objective(convert(bert(), ParticleLayers(num_particles=2, layers=[-1]))))
+    with pytest.raises(ValueError, match=r"log_strength has no dimension .* set prior_strength to a number"):
+        shard(objective(convert(bert(), BayesianAttention(prior_strength="learned"))))
+    half = convert(bert().bfloat16(), BayesianAttention())
+    with pytest.raises(
+        ValueError, match=r"one type, got .* \(bfloat16\).* \(float32\); load the network in float32"
+    ):
+        shard(objective(half))

@@ -46,11 +46,17 @@ def data(rows: int, seed: int) -> dict[str, Tensor]:
     return {"input_ids": words, "labels": words[:, 0] % 2}
 
 
+def count(module: nn.Module, *_: Any) -> None:
+    module.passes += module.training * (1 + int(os.environ.get("RANK", "0")))
+
+
 def program() -> Classifier:
-    """A network whose weights the second process has other values of, as if it had another seed."""
+    """A network of which each process has other weights, and a buffer that each process changes in training."""
     torch.manual_seed(int(os.environ.get("RANK", "0")))
     net = hf.BertForSequenceClassification(hf.BertConfig(intermediate_size=16, **SIZES))
     net.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, nn.Dropout) else None)
+    net.classifier.register_buffer("passes", torch.zeros(1))
+    net.classifier.register_forward_hook(count)
     methods = BayesianAttention(), AlignmentAttention(method="gan", weight=0.1)
     return Classifier(convert(net, *methods), num_data=ROWS)
 

@@ -15,6 +15,7 @@ import yaml
 from runs import ADDITIVE
 from scipy import stats
 
+from probattn.inference import NonFiniteError
 from probattn.recipes import load_any_recipe
 from probattn.report import Agreement, read_results
 from probattn.report.alignment import SiteAlignment
@@ -34,6 +35,7 @@ from probattn.reproduce import (
     measured,
     papers,
     reproduce,
+    running,
     sheet,
 )
 from probattn.reproduce.records import figure
@@ -272,7 +274,7 @@ training: {{steps: 4, batch_size: 4, log_every: 2, learning_rate: 1e-2, device: 
 
 
 @pytest.mark.slow
-def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_path):
+def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_path, monkeypatch):
     folder, options = tmp_path / "runs", ReproduceOptions(seeds=1)
     _, record = reproduce("tests/table-1", options, folder, quiet=True)
     run = folder / "reviews" / "seed-0"
@@ -292,11 +294,25 @@ def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_
     seeds = {name: run_task(run / name).recipe.training.seed for name in ("uniform", "second", "frozen")}
     assert seeds == {"uniform": 0, "second": 1000, "frozen": 0}
     times = {path: path.stat().st_mtime_ns for path in run.rglob("*.json")}
-    assert reproduce("tests/table-1", OPTIONS, folder, quiet=True)[1] == record
+    assert reproduce("tests/table-1", options, folder, quiet=True)[1] == record
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.json")} == times
     (run / "agreement.json").unlink()
     shutil.rmtree(run / "second")
     assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
+    (run / "agreement.json").unlink()
+    shutil.rmtree(run / "second")
+
+    def diverging(task, folder, **kwargs):
+        folder.mkdir()
+        raise NonFiniteError("the loss is not finite")
+
+    monkeypatch.setattr(running, "train", diverging)
+    for _ in range(2):
+        cells = reproduce("tests/table-1", options, folder, quiet=True)[1].cells["reviews"]
+        assert cells["accuracy"] == record.cells["reviews"]["accuracy"]
+        assert [(cells[name].values, cells[name].diverged) for name in map(str, range(5))] == [
+            ({}, ("0",))
+        ] * 5
 
 
 @pytest.mark.slow

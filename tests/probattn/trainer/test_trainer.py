@@ -547,7 +547,8 @@ def test_two_processes_compute_what_one_does(scene, tmp_path, monkeypatch):
             assert torch.equal(value, ranks[1]["weights"][name])
             assert torch.equal(value, ranks[1]["resumed"][name])
             torch.testing.assert_close(value, alone["weights"][name], rtol=1e-4, atol=1e-6)
-        for name in ("loss", "kl_nats", "log_likelihood", "eval_loss", "eval_kl"):
+            torch.testing.assert_close(ranks[0]["again"][name], alone["again"][name], rtol=1e-3, atol=1e-5)
+        for name in ("seen", "loss", "kl_nats", "log_likelihood", "eval_loss", "eval_kl"):
             assert ranks[0][name] == pytest.approx(alone[name], rel=1e-5), name
         assert ranks[0]["noise"] != ranks[1]["noise"]
         for checkpoint in (tmp_path / folder).iterdir():

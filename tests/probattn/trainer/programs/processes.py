@@ -10,11 +10,22 @@ from typing import Any
 import torch
 import torch.distributed
 from scene import Noiseless, Ordered, arguments, bert, classes, losses, network, tokens, weights
+from transformers import TrainerCallback
 
 import probattn
 
 ROWS, TEST = 28, 5
 """Three steps of 8 and one of 4, in which each of two processes has 2."""
+
+
+class Seen(TrainerCallback):
+    """Keeps a sum of weights at the end of each epoch."""
+
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    def on_epoch_end(self, *_: Any, model: Any, **__: Any) -> None:
+        self.sums.append(model.classifier.weight.abs().sum().item())
 
 
 def run(folder: Path, processes: int, resume: bool | None = None, *, shard: bool = False) -> dict[str, Any]:
@@ -31,16 +42,20 @@ def run(folder: Path, processes: int, resume: bool | None = None, *, shard: bool
     )
     methods = (probattn.BayesianAttention(), probattn.AlignmentAttention("ct"))
     net = network(lambda: bert("TokenClassification", num_labels=3), *methods)
-    trainer = Noiseless(
-        model=net, args=args, train_dataset=tokens(ROWS), eval_dataset=tokens(TEST, seed=1), shard=shard
-    )
+    data, seen = {"train_dataset": tokens(ROWS), "eval_dataset": tokens(TEST, seed=1)}, Seen()
+    trainer = Noiseless(model=net, args=args, shard=shard, callbacks=[seen], **data)
     trainer.train(resume_from_checkpoint=resume)
-    metrics = trainer.evaluate()
+    metrics, after = trainer.evaluate(), weights(net)
     found = {name: losses(trainer, name) for name in ("loss", "kl_nats", "log_likelihood")}
+    if resume is None:  # again, with the optimizer as it is
+        trainer.args.save_strategy = "no"
+        trainer.train()
     own = Ordered(model=network(), args=args, train_dataset=classes(2)).noise(0, 0, 0)
     return {
         **found,
-        "weights": weights(net),
+        "weights": after,
+        "again": weights(net),
+        "seen": seen.sums,
         "eval_loss": metrics["eval_loss"],
         "eval_kl": metrics["eval_kl"],
         "noise": own.uniform(torch.empty(1)).item(),
