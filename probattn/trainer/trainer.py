@@ -191,9 +191,8 @@ class ProbabilisticTrainer(Checkpoints):
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
         self.add_callback(BeforeStep(self._before_step))
-        self.callback_handler.callbacks.insert(
-            0, AfterEpoch(self._after_epoch)
-        )  # before those that use the weights
+        # Before callbacks that use the weights.
+        self.callback_handler.callbacks.insert(0, AfterEpoch(self._after_epoch))
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:

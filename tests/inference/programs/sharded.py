@@ -19,6 +19,7 @@ from probattn import AlignmentAttention, BayesianAttention
 from probattn.inference import (
     AttentionGuide,
     EarlyStopping,
+    KLSchedule,
     NonFiniteError,
     OptimizerOptions,
     SVIDriver,
@@ -66,8 +67,9 @@ def run(folder: Path, processes: int, *, resume: bool = False, **changed: Any) -
     model, seen = program(), []
     options: dict[str, Any] = {
         "optimizer": OptimizerOptions("SGD", learning_rate=0.05, arguments={"momentum": 0.9}),
+        "kl_schedule": KLSchedule(final=0.3),
         "early_stopping": EarlyStopping(patience=9),
-        "callbacks": [lambda _, model: seen.append(model.net.classifier.bias.sum().item())],
+        "callbacks": [lambda _, model: seen.append(model.net.classifier.weight.abs().sum().item())],
         "shard": processes > 1,
         "batch_size": 8 // processes,
         "max_grad_norm": 0.5,
