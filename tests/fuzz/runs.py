@@ -104,6 +104,15 @@ def forked(function: Callable[..., None], *arguments: object) -> BaseProcess:
     return process
 
 
+def forked_here(function: Callable[..., None], *arguments: tuple[object, ...]) -> list[BaseProcess]:
+    """A function in processes that are forked from this one, and need not import anything; one a tuple of arguments."""
+    context = multiprocessing.get_context("fork")
+    processes: list[BaseProcess] = [context.Process(target=function, args=of_one) for of_one in arguments]
+    for process in processes:
+        process.start()
+    return processes
+
+
 def started(*arguments: object, output: Path = Path(os.devnull)) -> BaseProcess:
     """A command in a process of its own, which writes into a file what it says."""
     return forked(_command, list(map(str, arguments)), dict(os.environ), output)

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 import torch
-from runs import forked
+from runs import forked_here
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
@@ -237,9 +237,8 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, di
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(HERE)
         main, cases = importlib.import_module("two_processes").main, str(HERE / "conftest.py")
-        processes = [
-            forked(main, cases, rank, str(folder / "store"), output) for rank, output in enumerate(outputs)
-        ]
+        arguments = ((cases, rank, str(folder / "store"), output) for rank, output in enumerate(outputs))
+        processes = forked_here(main, *arguments)
     for process in processes:
         process.join(300)
     assert [process.exitcode for process in processes] == [0, 0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from accelerate.utils import DistributedType
-from runs import forked, free_port
+from runs import forked_here, free_port
 from transformers.integrations import integration_utils
 
 import probattn
@@ -535,7 +535,7 @@ def test_two_processes_compute_what_one_does(scene, tmp_path, monkeypatch):
     """Losses, weights and evaluations, with texts of different numbers of labels and rows that do not divide."""
     monkeypatch.syspath_prepend(PROGRAMS)
     program, port = importlib.import_module("processes"), free_port()
-    children = [forked(program.one_of_two, tmp_path, rank, port) for rank in (0, 1)]
+    children = forked_here(program.one_of_two, (tmp_path, 0, port), (tmp_path, 1, port))
     alone = program.run(tmp_path, 1)
     for child in children:
         child.join(300)

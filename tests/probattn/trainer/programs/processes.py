@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+from accelerate.state import AcceleratorState, GradientState
 from scene import Noiseless, Ordered, arguments, bert, classes, losses, network, tokens, weights
 from transformers import TrainerCallback
 
@@ -67,6 +68,8 @@ def one_of_two(folder: Path, rank: int, port: str) -> None:
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     os.environ.update(environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
     torch.set_num_threads(1)
+    AcceleratorState._reset_state(reset_partial_state=True)  # what the forked process had before
+    GradientState._reset_state()
     kinds = {}
     for shard in (False, True):
         found = kinds["sharded" if shard else "parallel"] = run(folder, 2, shard=shard)
