@@ -7,8 +7,7 @@ VENV ?= .venv
 WORKERS ?= 2
 MARKS ?= slow
 
-# Of 20,000 modules a quarter is imported: Python compiles these when they are.
-PIP := $(VENV)/bin/python -m pip install --no-compile --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 TESTS = $(OFFLINE) OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 10
 
