@@ -1,4 +1,4 @@
-"""The attacks, built of TextAttack's classes with resources that are at hand."""
+"""The attacks, built of TextAttack's classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
-from probattn.attacks.options import AttackName, Tagger
+from probattn.attacks.options import AttackName, AttackOptions
 from probattn.attacks.records import AttackedText, Outcome, Text, Victim
 from probattn.attacks.vectors import read_vectors
 from probattn.data.tokens import FEATURES, length_limit
@@ -63,17 +63,6 @@ isn't ll m mightn mustn n't needn re s shan shouldn shouldn't t ve wasn wasn't w
 it's he's she's that's there's i'm i've i'd i'll you're you've you'd you'll we're we've we'd we'll they're they've
 """
 """English pronouns, determiners, prepositions, conjunctions, auxiliaries and their like."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What attacks use beside the victim, as :class:`AttackOptions` has it; None: the usual vectors, no encoder."""
-
-    vectors: Path | None = None
-    similarity: float = 0.9
-    tagger: Tagger = "textblob"
-    encoder: str | None = "minilm"
-    masked_lm: str | None = None
 
 
 @cache
@@ -132,10 +121,10 @@ def _nltk_words() -> Iterator[None]:
             nltk.data.path.remove(root)
 
 
-def build_attack(name: AttackName, victim: Victim, queries: int, resources: Resources) -> Attacker:
+def build_attack(victim: Victim, options: AttackOptions) -> Attacker:
     """What attacks texts one by one, in at most so many queries each (>= 2); ``RunError`` without a resource."""
     textattack: Any = load_textattack()
-    swaps, constraints, importance = _COMPONENTS[name](textattack, resources)
+    swaps, constraints, importance = _COMPONENTS[options.attack](textattack, options)
     methods, kinds = textattack.search_methods, textattack.transformations
 
     class Wrapper(textattack.models.wrappers.ModelWrapper):
@@ -147,7 +136,7 @@ def build_attack(name: AttackName, victim: Victim, queries: int, resources: Reso
             return victim(text_input_list)
 
     goal = textattack.goal_functions.UntargetedClassification(
-        Wrapper(), query_budget=queries, model_batch_size=BATCH
+        Wrapper(), query_budget=options.queries, model_batch_size=BATCH
     )
     pre = textattack.constraints.pre_transformation
     shared = [
@@ -215,25 +204,25 @@ Components = tuple[list[Any], list[Any], str | None]
 """Transformations, constraints beside those of all attacks, and what orders words by their importance, if anything."""
 
 
-def _textfooler(textattack: Any, resources: Resources) -> Components:
-    embedding = _embedding(textattack, resources)
+def _textfooler(textattack: Any, options: AttackOptions) -> Components:
+    embedding = _embedding(textattack, options)
     similar = textattack.constraints.semantics.WordEmbeddingDistance(
-        embedding=embedding, min_cos_sim=resources.similarity
+        embedding=embedding, min_cos_sim=options.similarity
     )
-    near = _meaning(textattack, resources, threshold=ANGLE, compare_against_original=False, **WINDOWED)
+    near = _meaning(textattack, options.encoder, threshold=ANGLE, compare_against_original=False, **WINDOWED)
     swaps = _swaps(textattack, "Embedding", max_candidates=NEIGHBOURS, embedding=embedding)
-    return swaps, [similar, *_part_of_speech(textattack, resources), *near], "delete"
+    return swaps, [similar, *_part_of_speech(textattack, options), *near], "delete"
 
 
-def _textbugger(textattack: Any, resources: Resources) -> Components:
+def _textbugger(textattack: Any, options: AttackOptions) -> Components:
     inner = partial(_swaps, textattack, random_one=True, skip_first_char=True, skip_last_char=True)
     swaps = [
         *inner("RandomCharacterInsertion", letters_to_insert=" "),
         *inner("RandomCharacterDeletion", "NeighboringCharacterSwap"),
         _look_alikes(textattack),
-        *_swaps(textattack, "Embedding", max_candidates=5, embedding=_embedding(textattack, resources)),
+        *_swaps(textattack, "Embedding", max_candidates=5, embedding=_embedding(textattack, options)),
     ]
-    return swaps, _meaning(textattack, resources, threshold=0.8), "delete"
+    return swaps, _meaning(textattack, options.encoder, threshold=0.8), "delete"
 
 
 def _swaps(textattack: Any, *names: str, **options: Any) -> list[Any]:
@@ -256,17 +245,17 @@ def _look_alikes(textattack: Any) -> Any:
     return LookAlikes()
 
 
-def _bae(textattack: Any, resources: Resources) -> Components:
-    if resources.masked_lm is None:
+def _bae(textattack: Any, options: AttackOptions) -> Components:
+    if options.masked_lm is None:
         raise RunError(
             "--attack bae: expected a masked language model, a folder or a name on the hub, got none; give it with "
             "--masked-lm (one can be trained: probattn train masked_babn, whose folder 'model' is one)"
         )
     with quiet_loading():
-        net = open_pretrained(AutoModelForMaskedLM, resources.masked_lm)
-        tokenizer = open_pretrained(AutoTokenizer, resources.masked_lm)
+        net = open_pretrained(AutoModelForMaskedLM, options.masked_lm)
+        tokenizer = open_pretrained(AutoTokenizer, options.masked_lm)
     if tokenizer.mask_token is None:
-        raise RunError(f"--masked-lm {resources.masked_lm}: expected a tokenizer with a mask, its has none")
+        raise RunError(f"--masked-lm {options.masked_lm}: expected a tokenizer with a mask, its has none")
 
     class Masked(textattack.transformations.WordSwapMaskedLM):
         """Texts as long as the longest of a batch, on the network's device."""
@@ -279,25 +268,25 @@ def _bae(textattack: Any, resources: Resources) -> Components:
     candidates = {"max_candidates": NEIGHBOURS, "min_confidence": 0.0}
     swap = Masked(method="bae", masked_language_model=net, tokenizer=tokenizer, **candidates)
     net.to(current_device())
-    options = {"threshold": 0.936338023, "metric": "cosine", "compare_against_original": True}
-    near = _meaning(textattack, resources, **options, **WINDOWED)
-    return [swap], [*_part_of_speech(textattack, resources), *near], "delete"
+    measure = {"threshold": 0.936338023, "metric": "cosine", "compare_against_original": True}
+    near = _meaning(textattack, options.encoder, **measure, **WINDOWED)
+    return [swap], [*_part_of_speech(textattack, options), *near], "delete"
 
 
-def _deepwordbug(textattack: Any, _: Resources) -> Components:
+def _deepwordbug(textattack: Any, _: AttackOptions) -> Components:
     kinds = "Substitution", "Deletion", "Insertion"
     names = "NeighboringCharacterSwap", *(f"RandomCharacter{kind}" for kind in kinds)
     return _swaps(textattack, *names), [textattack.constraints.overlap.LevenshteinEditDistance(30)], "unk"
 
 
-def _pruthi(textattack: Any, _: Resources) -> Components:
+def _pruthi(textattack: Any, _: AttackOptions) -> Components:
     names = "NeighboringCharacterSwap", "RandomCharacterDeletion", "RandomCharacterInsertion", "QWERTY"
     swaps = _swaps(textattack, *names, random_one=False, skip_first_char=True, skip_last_char=True)
     short = textattack.constraints.pre_transformation.MinWordLength(min_length=4)
     return swaps, [short, textattack.constraints.overlap.MaxWordsPerturbed(max_num_words=1)], None
 
 
-_COMPONENTS: dict[AttackName, Callable[[Any, Resources], Components]] = {
+_COMPONENTS: dict[AttackName, Callable[[Any, AttackOptions], Components]] = {
     "textfooler": _textfooler,
     "textbugger": _textbugger,
     "bae": _bae,
@@ -306,8 +295,8 @@ _COMPONENTS: dict[AttackName, Callable[[Any, Resources], Components]] = {
 }
 
 
-def _embedding(textattack: Any, resources: Resources) -> Any:
-    words, vectors = read_vectors(resources.vectors)
+def _embedding(textattack: Any, options: AttackOptions) -> Any:
+    words, vectors = read_vectors(None if options.vectors is None else Path(options.vectors))
     indices = {word: index for index, word in enumerate(words)}
     by_index = dict(enumerate(words))
     return textattack.shared.WordEmbedding(vectors.numpy(), indices, by_index, _Neighbours(vectors))
@@ -326,12 +315,12 @@ class _Neighbours(dict[int, list[int]]):
         return self.setdefault(row, [row, *(other for other in near if other != row)])
 
 
-def _part_of_speech(textattack: Any, resources: Resources) -> list[Any]:
+def _part_of_speech(textattack: Any, options: AttackOptions) -> list[Any]:
     """A word is replaced by one of its part of speech; a noun also by a verb, and the other way."""
     grammar: Any = textattack.constraints.grammaticality
-    if resources.tagger == "none":
+    if options.tagger == "none":
         return []
-    if resources.tagger == "nltk":
+    if options.tagger == "nltk":
         try:
             importlib.import_module("nltk").pos_tag(["a", "word"], tagset="universal")
         except LookupError as error:
@@ -368,11 +357,11 @@ def _textblob() -> Callable[[tuple[str, ...]], list[str]]:
     return tag
 
 
-def _meaning(textattack: Any, resources: Resources, **options: Any) -> list[Any]:
+def _meaning(textattack: Any, encoder: str, **options: Any) -> list[Any]:
     """What is said around a change stays near, as a sentence encoder sees it; by the angle unless told otherwise."""
-    if resources.encoder is None:
+    if encoder == "none":
         return []
-    encode = partial(_encoded, *_encoder(resources.encoder))
+    encode = partial(_encoded, *_encoder(encoder))
 
     class MeanPooled(textattack.constraints.semantics.sentence_encoders.SentenceEncoder):
         """The mean of a network's last states in place of the Universal Sentence Encoder."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
 from probattn.options import Count, Natural, NonNegative, Options, Positive, Share
-
-if TYPE_CHECKING:
-    from probattn.attacks.building import Resources
 
 AttackName = Literal["textfooler", "textbugger", "bae", "deepwordbug", "pruthi"]
 """Jin et al. 2020, Li et al. 2019, Garg and Ramakrishnan 2020 (replacement), Gao et al. 2018, Pruthi et al. 2019."""
@@ -78,19 +75,6 @@ class AttackOptions(Options):
         fresh = self.noise == "fresh" and self.prediction == "draws"
         words = [self.attack, self.prediction, self.data, "fresh" if fresh else None]
         return "_".join([*(word for word in words if word), str(self.seed)])
-
-    @property
-    def resources(self) -> Resources:
-        """What the attack uses besides the network."""
-        from probattn.attacks.building import Resources
-
-        return Resources(
-            vectors=None if self.vectors is None else Path(self.vectors),
-            similarity=self.similarity,
-            tagger=self.tagger,
-            encoder=None if self.encoder == "none" else self.encoder,
-            masked_lm=self.masked_lm,
-        )
 
     def settings(self) -> dict[str, Any]:
         """The options on which this attack depends."""

@@ -71,7 +71,7 @@ def attack_run(
     labelled = enumerate(zip(data.texts, data.labels or (), strict=True))
     texts = digest(f"{text}\0{data.pair(row)}\0{label}\0" for row, (text, label) in labelled)
     settings = options.settings() | {"texts": texts, "network": network_digest(run)}
-    attack = build_attack(options.attack, victim, options.queries, options.resources)
+    attack = build_attack(victim, options)
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
     path = file.with_suffix(".json")
     versions = package_versions()

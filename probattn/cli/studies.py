@@ -133,6 +133,10 @@ def reproduce(
     output: Annotated[
         Path | None, output_option("Folder of the runs; reproduced/PAPER/TABLE/SIZE by default.")
     ] = None,
+    reuse: Annotated[
+        Path,
+        typer.Option(help="Folder with runs of other tables; a run with the same recipe and seed is copied."),
+    ] = Path("reproduced"),
     as_json: JsonOption = False,
     device: DeviceOption = None,
     quiet: QuietOption = False,
@@ -155,7 +159,7 @@ def reproduce(
     folder = output or Path("reproduced") / table / options.size
     goes_on = interruption_says(lambda: "the same command goes on where it was")
     with goes_on, devices.on(device), progress.shown(quiet=quiet):
-        file, record = run(table, options, folder, quiet=quiet)
+        file, record = run(table, options, folder, reuse=reuse, quiet=quiet)
     if as_json:
         typer.echo(record.model_dump_json())
         return

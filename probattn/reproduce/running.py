@@ -24,7 +24,7 @@ from probattn.tasks import RunError, load_results, load_task, run_task, train
 from probattn.tasks.agreement import AGREEMENT, measure_agreement
 from probattn.tasks.devices import current_device
 from probattn.tasks.progress import note
-from probattn.tasks.run import check_folder, evaluate, package_versions
+from probattn.tasks.run import check_folder, evaluate, kept_recipe, package_versions
 from probattn.tasks.task import MODEL, RECIPE, RESULTS
 
 OTHER_SEED = 1000
@@ -71,7 +71,7 @@ class _Job:
 
 
 def reproduce(
-    key: str, options: ReproduceOptions, folder: Path, *, quiet: bool = False
+    key: str, options: ReproduceOptions, folder: Path, *, reuse: Path | None = None, quiet: bool = False
 ) -> tuple[Path, TableRecord]:
     """Trains and measures the missing runs of a table, and writes its record.
 
@@ -84,6 +84,8 @@ def reproduce(
         key: key of the table, such as "babn/table-5".
         options: part and size of the table.
         folder: folder of the runs, ``ROW/seed-N`` or ``ROW/COLUMN/seed-N``, and of ``table.json``.
+        reuse: folder with runs of other tables, in subfolders; a finished run with the same recipe, seed and device is
+            copied instead of trained again.
         quiet: whether to show no progress bars.
 
     Returns:
@@ -99,6 +101,7 @@ def reproduce(
     jobs = list(_jobs(cells, options, folder))
     _check_record(key, options, record_file(folder))
     reasons: dict[str, str] = {}
+    others = _finished_runs(reuse) if reuse else {}
     started, trained = time.monotonic(), 0
     for number, job in enumerate(jobs, 1):
         if job.after in reasons:
@@ -119,7 +122,7 @@ def reproduce(
             note(f"{job.folder}: another process is at {job.start}, which it starts from; repeat the command")
             continue
         try:
-            trained += _finish(job, quiet=quiet)
+            trained += _finish(job, others, quiet=quiet)
         except DataError as error:
             reasons[job.name] = str(error)
             note(f"{job.name}: {error}")
@@ -208,8 +211,33 @@ def _jobs(cells: Sequence[Cell], options: ReproduceOptions, folder: Path) -> Ite
             )
 
 
-def _finish(job: _Job, *, quiet: bool) -> bool:
-    """Trains and measures a run; whether it did, or another process or an earlier call."""
+def _finished_runs(folder: Path) -> dict[str, Path]:
+    """Finished runs in subfolders, by their recipes."""
+    recipes = (file.with_name(RECIPE) for file in folder.rglob(RESULTS))
+    return {_without_name(file.read_text("utf-8")): file.parent for file in recipes if file.exists()}
+
+
+def _without_name(recipe: str) -> str:
+    """A recipe's text without the name and the folder of its run."""
+    return "\n".join(line for line in recipe.splitlines() if not line.startswith(("name:", "output:")))
+
+
+def _copy(source: Path, folder: Path, recipe: str) -> None:
+    """Copies a finished run without the runs inside it and what was measured with them."""
+
+    def left(directory: str, names: list[str]) -> list[str]:
+        inside = (CHECKPOINTS, AGREEMENT, DIVERGED, ".lock")
+        return [name for name in names if name in inside or (Path(directory, name) / RECIPE).exists()]
+
+    whole = folder.with_name(f".{folder.name}.copy")
+    shutil.rmtree(whole, ignore_errors=True)
+    shutil.copytree(source, whole, ignore=left)
+    write_atomically(whole / RECIPE, recipe.encode())
+    whole.rename(folder)
+
+
+def _finish(job: _Job, others: Mapping[str, Path], *, quiet: bool) -> bool:
+    """Trains and measures a run; whether it did, or another process, another table or an earlier call."""
     if job.has_diverged:
         return False
     job.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -224,6 +252,12 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
                         f"{job.folder}: expected a run with the same --set and --device, got one of another recipe; "
                         "repeat the command as it was, or use another --output"
                     ) from error
+            recipe = kept_recipe(task.recipe, job.folder).dump()
+            other = others.get(_without_name(recipe))
+            if not job.folder.exists() and other is not None and _results(other) is not None:
+                note(f"{job.name}, seed {job.seed}: copied from {other}")
+                _copy(other, job.folder, recipe)
+                begun = True
             measured = begun and _results(job.folder) is not None
             if measured and job.is_whole:
                 return False
@@ -237,19 +271,19 @@ def _finish(job: _Job, *, quiet: bool) -> bool:
                 evaluate(task, job.folder)
                 shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
             if job.agreement:
-                _agree(job, quiet=quiet)
+                _agree(job, others, quiet=quiet)
             return True
     except Timeout:
         note(f"{job.folder}: another process is at it; the same command has its figures when that is done")
         return False
 
 
-def _agree(job: _Job, *, quiet: bool) -> None:
+def _agree(job: _Job, others: Mapping[str, Path], *, quiet: bool) -> None:
     """Trains the runs that a run's agreement is measured with, in its folder, and measures it, unless one diverges."""
     folders: dict[str, Any] = {name: job.folder / name for name in job.agreement}
     for name, changed in job.agreement.items():
         seed, keys = job.seed + OTHER_SEED * (name == "second"), (*job.keys, *changed)
-        _finish(replace(job, seed=seed, folder=folders[name], keys=keys, agreement={}), quiet=quiet)
+        _finish(replace(job, seed=seed, folder=folders[name], keys=keys, agreement={}), others, quiet=quiet)
     for name, other in folders.items():
         if (other / DIVERGED).exists():
             content = f"{name}: {(other / DIVERGED).read_text('utf-8')}"

@@ -291,7 +291,7 @@ def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     if resume:
         if not recipe_file.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if _kept(read_as(task, recipe_file), folder) != _kept(task.recipe, folder):
+        if kept_recipe(read_as(task, recipe_file), folder) != kept_recipe(task.recipe, folder):
             raise RunError(f"{folder}: its recipe differs from the one given; resume with {recipe_file}")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")
@@ -301,7 +301,7 @@ def _keep_recipe(recipe: Any, folder: Path) -> None:
     """Writes the recipe of a run into its folder, which is made; a run that is resumed has it."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / RECIPE).exists():
-        write_atomically(folder / RECIPE, _kept(recipe, folder).dump().encode())
+        write_atomically(folder / RECIPE, kept_recipe(recipe, folder).dump().encode())
 
 
 @contextmanager
@@ -318,7 +318,7 @@ def latent_by_recipe() -> Iterator[None]:
         LOGGER.removeFilter(is_other)
 
 
-def _kept(recipe: Any, folder: Path) -> Any:
+def kept_recipe(recipe: Any, folder: Path) -> Any:
     """A recipe as a run keeps it: paths absolute, and with the folder that the run is in."""
     return recipe.resolved().model_copy(update={"output": str(folder)})
 

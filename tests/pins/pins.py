@@ -54,7 +54,7 @@ PACKAGES = (
     "probattn.models.translation",
     "probattn.inference",
     "probattn.inference.ensembles",
-    "probattn.inference.report",
+    "probattn.report",
     "probattn.sites",
     "probattn.metrics",
     "probattn.metrics.functional",

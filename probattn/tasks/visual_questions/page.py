@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from probattn.inference.explanation import FLOOR
 from probattn.report import MODEL_TITLES
+from probattn.report.attention import strip
 from probattn.report.markup import Section, heatmap
 from probattn.report.measures import MODEL_STYLES
 from probattn.report.svg import add, drawing, hint, text_of, write
@@ -41,8 +42,13 @@ def sections(results: VisualQuestionResults) -> Iterator[Section]:
 
 def shown(sample: VisualQuestionSample) -> dict[str, Any]:
     """A sample as the template shows it."""
+    received = [sum(column) for column in zip(*sample.word_map.mean, strict=True)]
+    hints = [
+        f"{word}: summed attention {total:.2f}" for word, total in zip(sample.words, received, strict=True)
+    ]
     return {
         "question": sample.question,
+        "strip": strip(sample.words, received, hints, None),
         "image": sample.image,
         "truth": ", ".join(sample.truth),
         "answers": [

@@ -5,7 +5,6 @@ import shutil
 import statistics
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -93,7 +92,7 @@ def test_of_pairs_the_second_text_is_attacked(tmp_path):
 @pytest.fixture
 def faked(monkeypatch):
     """TextAttack's place taken by the attack above."""
-    monkeypatch.setattr("probattn.attacks.running.build_attack", lambda *given: swapping(_Counting(given[1])))
+    monkeypatch.setattr("probattn.attacks.running.build_attack", lambda *given: swapping(_Counting(given[0])))
 
 
 class _Counting:
@@ -250,5 +249,3 @@ def test_options_are_checked_and_name_files():
     options = attacks.AttackOptions("bae", "draws", noise="fresh", data="textfooler_mr", seed=3)
     assert options.name == "bae_draws_textfooler_mr_fresh_3"
     assert attacks.AttackOptions(noise="fresh").name == attacks.AttackOptions().name  # a point has no noise
-    assert options.resources.encoder == "minilm"
-    assert attacks.AttackOptions(vectors="a.txt", encoder="none").resources.vectors == Path("a.txt")

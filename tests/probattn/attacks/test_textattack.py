@@ -8,7 +8,7 @@ from runs import SPECIAL, WORDS, tokenizer
 from transformers import BertConfig, BertForMaskedLM
 
 from probattn.attacks import AttackOptions, attack_run, read_attack
-from probattn.attacks.building import Resources, build_attack, load_textattack, stopwords
+from probattn.attacks.building import build_attack, load_textattack, stopwords
 from probattn.tasks import RunError
 
 pytestmark = [
@@ -55,7 +55,7 @@ def test_importing_it_leaves_the_environment_and_flair_as_they_were(monkeypatch)
 @pytest.mark.parametrize("name", ["deepwordbug", "pruthi"])
 def test_characters_change_a_word(name):
     victim = Keyword()
-    attack = build_attack(name, victim, 200, Resources())
+    attack = build_attack(victim, AttackOptions(name, queries=200))
     found = attack("the film was good", 1)
     assert found.outcome == "successful"
     assert (found.words, found.changed, found.predicted) == (4, 1, "negative")
@@ -66,10 +66,16 @@ def test_characters_change_a_word(name):
 
 
 def test_words_are_exchanged_for_near_ones(vectors):
-    attack = build_attack("textfooler", Keyword(), 200, Resources(vectors, tagger="none", encoder=None))
+    attack = build_attack(
+        Keyword(),
+        AttackOptions("textfooler", queries=200, vectors=str(vectors), tagger="none", encoder="none"),
+    )
     assert attack("the plot was good", 1).perturbed == "the plot was nice"
     strict = build_attack(
-        "textfooler", Keyword(), 200, Resources(vectors, similarity=0.999, tagger="none", encoder=None)
+        Keyword(),
+        AttackOptions(
+            "textfooler", queries=200, vectors=str(vectors), similarity=0.999, tagger="none", encoder="none"
+        ),
     )
     assert strict("the plot was good", 1).outcome == "failed"
 
@@ -77,18 +83,23 @@ def test_words_are_exchanged_for_near_ones(vectors):
 def test_parts_of_speech_stay(vectors):
     pytest.importorskip("textblob")
     vectors.write_text("good 1 0\ngoodness 0.99 0.1\nnice 0.9 0.2\n")
-    attack = build_attack("textfooler", Keyword(), 200, Resources(vectors, encoder=None))
+    attack = build_attack(
+        Keyword(), AttackOptions("textfooler", queries=200, vectors=str(vectors), encoder="none")
+    )
     assert attack("the plot was very good", 1).perturbed == "the plot was very nice"
 
 
 def test_what_is_said_stays_near(vectors, network):
-    loose = Resources(vectors, encoder=str(network))
-    found = build_attack("textbugger", Keyword(), 200, loose)("the plot was good", 1)
+    loose = AttackOptions("textbugger", queries=200, vectors=str(vectors), encoder=str(network))
+    found = build_attack(Keyword(), loose)("the plot was good", 1)
     assert found.outcome == "successful"
 
 
 def test_of_a_pair_the_second_text_is_changed(vectors):
-    attack = build_attack("textfooler", Keyword(), 200, Resources(vectors, tagger="none", encoder=None))
+    attack = build_attack(
+        Keyword(),
+        AttackOptions("textfooler", queries=200, vectors=str(vectors), tagger="none", encoder="none"),
+    )
     found = attack(("good is good", "it was good"), 1)
     assert (found.first, found.perturbed) == ("good is good", "it was nice")
     assert (found.words, found.changed) == (3, 1)
@@ -104,17 +115,17 @@ def test_a_language_model_replaces_words(tmp_path):
     config = BertConfig(vocab_size=len(SPECIAL) + len(WORDS), max_position_embeddings=16, **sizes)
     BertForMaskedLM(config).save_pretrained(folder)
     attack = build_attack(
-        "bae", Keyword(), 200, Resources(tagger="none", encoder=None, masked_lm=str(folder))
+        Keyword(), AttackOptions("bae", queries=200, tagger="none", encoder="none", masked_lm=str(folder))
     )
     found = attack("film was good", 1)
     assert found.outcome == "successful" and found.changed == 1
     with pytest.raises(RunError, match="give it with --masked-lm"):
-        build_attack("bae", Keyword(), 200, Resources())
+        build_attack(Keyword(), AttackOptions("bae", queries=200))
 
 
 def test_the_queries_are_counted_and_end_an_attack():
     victim = Keyword()
-    attack = build_attack("pruthi", victim, 5, Resources())
+    attack = build_attack(victim, AttackOptions("pruthi", queries=5))
     found = attack("longer texts have many characters to change and are good", 1)
     assert (found.outcome, found.queries) == ("exhausted", 5)
     assert len(victim.asked) <= 5
@@ -122,15 +133,15 @@ def test_the_queries_are_counted_and_end_an_attack():
 
 def test_stopwords_stay():
     assert {"the", "was"} <= stopwords()
-    found = build_attack("deepwordbug", Keyword(), 200, Resources())("the was film", 1)
+    found = build_attack(Keyword(), AttackOptions("deepwordbug", queries=200))("the was film", 1)
     assert found.outcome == "skipped"
-    found = build_attack("deepwordbug", Keyword(), 200, Resources())("It was NOT The good", 1)
+    found = build_attack(Keyword(), AttackOptions("deepwordbug", queries=200))("It was NOT The good", 1)
     assert found.outcome == "successful" and found.perturbed.startswith("It was NOT The ")
 
 
 def test_missing_vectors_name_the_command(tmp_path):
     with pytest.raises(RunError, match="probattn attack-vectors --output"):
-        build_attack("textfooler", Keyword(), 200, Resources(tmp_path / "none.txt"))
+        build_attack(Keyword(), AttackOptions("textfooler", queries=200, vectors=str(tmp_path / "none.txt")))
 
 
 @pytest.mark.parametrize("prediction", ["point", "draws", "moments"])

@@ -73,6 +73,7 @@ FINE_TUNING = (
     "stsb_babn",
     "stsb_paper",
     "swag_babn",
+    "swag_bert_paper",
 )
 
 

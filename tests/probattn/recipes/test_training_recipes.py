@@ -64,6 +64,7 @@ ENCODERS = (
     ("bert", "sentiment_paper"),
     ("bert", "sentiment_release"),
     ("bert", "snli_bert_paper"),
+    ("bert", "swag_bert_paper"),
     ("roberta", "snli_roberta_paper"),
 )
 """Family and name of the recipes that fine-tune an encoder, here one with random weights."""
@@ -160,6 +161,27 @@ def write_glue(folder: Path) -> None:
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
+def write_endings(folder: Path) -> None:
+    """Texts of SWAG and of HellaSWAG with four endings each."""
+    draw = random.Random(0)
+    columns = ["sent1", "sent2", *(f"ending{number}" for number in range(4)), "label"]
+    for part, number in (("train", 40), ("val", 10)):
+        rows = [
+            [*(sentence(draw, 100 * number + row) for _ in range(6)), str(row % 4)] for row in range(number)
+        ]
+        table = [columns, *rows]
+        file = folder / "swag" / f"{part}.csv"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(",".join(row) + "\n" for row in table), encoding="utf-8")
+    (folder / "hellaswag").mkdir()
+    lines = [
+        {"ctx_a": sentence(draw, row), "endings": [sentence(draw, row) for _ in range(4)], "label": row % 4}
+        for row in range(10)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "hellaswag" / "hellaswag_val.jsonl").write_text(text, encoding="utf-8")
+
+
 def write_squad(folder: Path) -> None:
     """Questions of SQuAD 1.1 and 2.0 about 30 passages, every third of 2.0 without an answer."""
     draw = random.Random(0)
@@ -211,6 +233,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("data")
     write_glue(folder)
     write_squad(folder)
+    write_endings(folder)
     write_visual_questions(folder)
     runs.write_reviews(folder / "reviews.csv")
     with (folder / "reviews.csv").open(newline="", encoding="utf-8") as file:

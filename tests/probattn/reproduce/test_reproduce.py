@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import statistics
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,6 +234,24 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_pape
     assert reproduce("tests/table-1", OPTIONS, folder, quiet=True)[1] == record
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.json")} == times
     assert len(times) == 4
+
+
+def test_a_run_of_another_table_is_copied(declared_paper, folder, tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(running, "train", refused)
+    copy = tmp_path / "copy"
+    reproduce("tests/table-1", OPTIONS, copy, reuse=folder.parent, quiet=True)
+    first = json.loads((folder / "table.json").read_text())["cells"]
+    assert json.loads((copy / "table.json").read_text())["cells"] == first
+    assert run_task(copy / "babn" / "seed-1").recipe.output == str(copy / "babn" / "seed-1")
+    assert load_network(copy / "babn" / "seed-1") is not None
+    with pytest.raises(AssertionError, match="trained again"):
+        reproduce("tests/table-1", replace(OPTIONS, seeds=3), copy, reuse=folder.parent, quiet=True)
+    changed = replace(OPTIONS, set=("training.batch_size=3",))
+    with pytest.raises(AssertionError, match="trained again"):
+        reproduce("tests/table-1", changed, tmp_path / "other", reuse=folder.parent, quiet=True)
 
 
 @pytest.fixture

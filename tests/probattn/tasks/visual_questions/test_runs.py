@@ -231,6 +231,9 @@ def test_drawings_darken_what_has_no_weight_and_keep_the_order_of_rows(run):
     ]
     mean = np.array(sample.word_map.mean)
     assert np.array_equal(pixels[0], np.round(255 * mean / mean.max()).astype(int))
+    received = mean.sum(axis=0)
+    assert [float(item[1]) for item in page["strip"]] == pytest.approx(received / received.max(), abs=6e-4)
+    assert f"summed attention {received[0]:.2f}" in page["strip"][0][2]
     file = run_task(run).datasets["test"].images.path(sample.image)
     assert np.array_equal(pixels[1], np.asarray(Image.open(file)))
 
