@@ -158,10 +158,11 @@ def _metric_means(metrics: Callable[[Any], Mapping[str, Tensor]], batch: Any) ->
 
 
 def mean_diagnostics(ranks: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Each site's figures, averaged over the ranks."""
+    """Figures of every site, averaged over the ranks in whose last pass it was (a network may drop layers)."""
+    ran = {site: [rank[site] for rank in ranks if site in rank] for rank in ranks for site in rank}
     return {
-        site: {name: sum(rank[site][name] for rank in ranks) / len(ranks) for name in figures}
-        for site, figures in ranks[0].items()
+        site: {name: sum(figures[name] for figures in records) / len(records) for name in records[0]}
+        for site, records in ran.items()
     }
 
 

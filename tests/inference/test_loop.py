@@ -21,6 +21,7 @@ from probattn.inference.loop import (
     accumulate_gradients,
     describe_failure,
     evaluate,
+    mean_diagnostics,
     unhealthy_gradients,
     unhealthy_sites,
 )
@@ -143,6 +144,11 @@ def test_means_survive_a_checkpoint() -> None:
     meter.add(TERMS)  # the copy is its own
     other.add(StepTerms(*(3 * term for term in TERMS)))
     assert other.take() == StepTerms(*(2 * term for term in TERMS))
+
+
+def test_diagnostics_are_averaged_over_the_ranks_that_ran_a_site() -> None:
+    ranks = [{"a": {"kl": 1.0, "cv": 2.0}}, {"a": {"kl": 3.0, "cv": 4.0}, "b": {"kl": 5.0, "cv": 6.0}}]
+    assert mean_diagnostics(ranks) == {"a": {"kl": 2.0, "cv": 3.0}, "b": {"kl": 5.0, "cv": 6.0}}
 
 
 def test_unhealthy_sites_and_gradients_are_named() -> None:
