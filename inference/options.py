@@ -40,8 +40,8 @@ class KLSchedule(Options):
         w_\text{linear} = \text{final} \cdot t, \quad
         w_\text{sigmoid} = \text{final} \cdot \frac{s(a(2t - 1)) - s(-a)}{s(a) - s(-a)}
 
-    "We add a weight to the KL term and anneal it from a small value to one" (Zhang et al. 2021a, section 3.3). The
-    logistic curve is that of Bowman et al. 2016, shifted and stretched to start at exactly 0 and end at ``final``.
+    Zhang et al. 2021a (section 3.3) anneal the weight "from a small value to one". The logistic curve is that of Bowman
+    et al. 2016, shifted and stretched to start at exactly 0 and end at ``final``.
 
     Args:
         kind: how the KL weight rises from 0 during the warm-up; "constant" has no warm-up.
