@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPooling, SequenceClassifierOutput
 
+from probattn.checks import check_choice
 from probattn.models.layers import (
     CHECKS,
     Attended,
@@ -89,12 +90,9 @@ class SelfAttentiveConfig(OwnConfig):
         self.gate_size = kwargs.pop("gate_size", 0)
         CHECKS[bool](type(self).__name__, "uniform_attention", self.uniform_attention)
         CHECKS[Natural](type(self).__name__, "gate_size", self.gate_size)
-        choices = get_args(AttentionActivation)
-        if self.attention_activation not in choices:
-            raise ValueError(
-                f"SelfAttentiveConfig.attention_activation: expected {' or '.join(map(repr, choices))}, got "
-                f"{self.attention_activation!r}"
-            )
+        check_choice(
+            type(self).__name__, "attention_activation", self.attention_activation, AttentionActivation
+        )
         super().__init__(**kwargs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import pyro
 import pyro.distributions as dist
@@ -13,6 +13,7 @@ from pyro import poutine
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
+from probattn.checks import check_choice
 from probattn.models.heads.sequences import Translator, check_labels
 from probattn.models.hosts.convert import conversion
 from probattn.models.layers import check_mask, valid_positions
@@ -221,8 +222,7 @@ class AlignmentGuide(PyroModule):
         super().__init__()
         if not isinstance(model, VariationalTranslator):
             raise TypeError(f"AlignmentGuide: expected a VariationalTranslator, got {type(model).__name__}")
-        if estimator not in get_args(Estimator):
-            raise ValueError(f"AlignmentGuide.estimator: expected 'enumerate' or 'sample', got {estimator!r}")
+        check_choice("AlignmentGuide", "estimator", estimator, Estimator)
         self.estimator = estimator
         self.baseline = baseline
         # In a tuple, so that the model's parameters do not become the guide's too.

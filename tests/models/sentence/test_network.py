@@ -262,7 +262,7 @@ def test_maps_of_every_head_come_out():
         ({"classifier_size": -1}, "SelfAttentiveConfig.classifier_size: expected an integer >= 0, got -1"),
         (
             {"attention_activation": "gelu"},
-            "SelfAttentiveConfig.attention_activation: expected 'tanh' or 'relu', got 'gelu'",
+            "SelfAttentiveConfig.attention_activation: expected one of 'tanh', 'relu', got 'gelu'",
         ),
         ({"uniform_attention": 1}, "SelfAttentiveConfig.uniform_attention: expected true or false, got 1"),
     ],

@@ -371,7 +371,7 @@ def test_what_cannot_be_is_refused():
         network(latent_alignment="hard")
     with pytest.raises(TypeError, match="expected a VariationalTranslator, got Translator"):
         AlignmentGuide(Translator(network()))
-    with pytest.raises(ValueError, match="estimator: expected 'enumerate' or 'sample', got 'exact'"):
+    with pytest.raises(ValueError, match="estimator: expected one of 'enumerate', 'sample', got 'exact'"):
         AlignmentGuide(model, "exact")
     without = {name: value for name, value in batch().items() if name != "labels"}
     with pytest.raises(ValueError, match="expected 'labels' in the batch, which the posterior reads"):
