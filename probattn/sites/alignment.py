@@ -162,8 +162,8 @@ class AlignmentAttention(Method):
     def release(cls, method: AlignmentMethod = "gan", **options: Any) -> AlignmentAttention:
         """The settings of the code that Zhang et al. 2021b released; ``options`` replace single ones.
 
-        They are those of the script in its last commit (ALBERT, github.com/szhang42/alignment_attention): weight 0.01,
-        the mean over heads and calls, hidden layers of width 16. In "gan" only keys get the gradient, and the
+        They are those of its deleted script (ALBERT, github.com/szhang42/alignment_attention): weight 0.01, the mean
+        over heads and calls, hidden layers of width 16. In "gan" only keys get the gradient, and the
         discriminator is "release"; "ct_heads" is the conditional transport there; "ot" has the blur 0.05 and no sweeps.
 
         Raises:

@@ -234,9 +234,9 @@ class BayesianAttention(Method):
     def release(cls, **options: Any) -> BayesianAttention:
         """The settings of the code that Zhang et al. 2021a released; ``options`` replace single ones.
 
-        They are those of the script in its last commit (MCAN, github.com/szhang42/Bayesian_Attention_Belief_Networks):
-        rho 1.7, sigma 1e-6, a floor of 0.05, normalised scores, noise from (0.1, 0.9), maps along positions, states of
-        the upward path times 1e-6, separate scores for k, the prior Gamma(1e-6 alpha, 1e-6) and the mean of the KL over
+        They are those of its deleted script (MCAN, github.com/szhang42/Bayesian_Attention_Belief_Networks): rho 1.7,
+        sigma 1e-6, a floor of 0.05, normalised scores, noise from (0.1, 0.9), maps along positions, states of the
+        upward path times 1e-6, separate scores for k, the prior Gamma(1e-6 alpha, 1e-6) and the mean of the KL over
         pairs. The script's weight of this mean, 0.5 / 64 of the log-likelihood of one datum, must be set as KL weight
         of the training. Causal networks need ``upward="heads"``.
         """

@@ -141,7 +141,8 @@ class RepulsiveAttention(ParticleOptions, Method):
             to ``convert``.
         attention: kind of attention calls whose heads repel each other; None leaves it to ``convert``.
         step_size: factor epsilon > 0 of the update direction of a head. Under "adam" and "adamw" it has no effect on
-            "svgd"; with "spos" and "sgld" a larger epsilon makes the noise smaller relative to the gradient.
+            "svgd", unless gradients are as small as the optimiser's eps; with "spos" and "sgld" a larger epsilon makes
+            the noise smaller relative to the gradient.
         repulsion: weight a >= 0 of the repulsion (An et al. 2020, Eq. 4); no effect on "sgld". The loss is a mean per
             example, so a = 1/N matches the posterior of N examples and 1 is far too large. The paper's 0.01 lowered
             accuracy on three of five data sets and raised the validation loss on one.
