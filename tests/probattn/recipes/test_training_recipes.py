@@ -99,7 +99,7 @@ KEYS: dict[str, tuple[str, ...]] = {
         "training.batch_size=8",
     ),
     "multi30k_small": ("translation.subwords=60", "network.layers=2"),
-    "multi30k_lstm": ("translation.subwords=60",),
+    "multi30k_lstm": ("translation.subwords=30",),
     "iwslt14_lstm_paper": OWN_PAIRS,
     "wmt14_base_paper": (*OWN_PAIRS, "network.layers=1"),
     "wmt14_big_paper": (*OWN_PAIRS, "network.layers=1"),
