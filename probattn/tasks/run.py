@@ -250,13 +250,18 @@ def package_versions() -> dict[str, str]:
 
 def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Sequence[str]) -> None:
     """Raises ``RunError`` where two runs differ in another key than the free ones, each written with dots."""
-    ours, theirs = (dict(_leaves(recipe.model_dump(mode="json"))) for _, recipe in (first, other))
+    for difference in _differences(first[1], other[1], free):
+        raise RunError(
+            f"{other[0]}: expected the run {first[0]} again, with {difference}; train it with the same recipe"
+        )
+
+
+def _differences(recipe: Any, other: Any, free: Sequence[str] = ()) -> Iterator[str]:
+    """``KEY VALUE, got VALUE`` of every key but the free ones that two recipes have with different values."""
+    ours, theirs = (dict(_leaves(item.model_dump(mode="json"))) for item in (recipe, other))
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key) and not f"{key}.".startswith(tuple(f"{item}." for item in free)):
-            raise RunError(
-                f"{other[0]}: expected the run {first[0]} again, with {key} {ours.get(key)!r}, got "
-                f"{theirs.get(key)!r}; train it with the same recipe"
-            )
+            yield f"{key} {ours.get(key)!r}, got {theirs.get(key)!r}"
 
 
 def _check_seeds(runs: Runs) -> None:
@@ -291,8 +296,11 @@ def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
     if resume:
         if not recipe_file.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        if kept_recipe(read_as(task, recipe_file), folder) != kept_recipe(task.recipe, folder):
-            raise RunError(f"{folder}: its recipe differs from the one given; resume with {recipe_file}")
+        recipes = (kept_recipe(item, folder) for item in (read_as(task, recipe_file), task.recipe))
+        for difference in _differences(*recipes):
+            raise RunError(
+                f"{folder}: its recipe differs from the one given: expected {difference}; resume with {recipe_file}"
+            )
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")
 
