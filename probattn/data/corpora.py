@@ -13,6 +13,7 @@ from probattn.checks import shown
 from probattn.data.errors import DataError, DataWarning
 from probattn.data.files import DATA_VARIABLE, lacking, read_text
 from probattn.data.identity import SPLITS, Examples, LabelledText, Split, class_index, disjoint, split_of
+from probattn.data.readers import COLA_COLUMNS
 from probattn.data.tables import load_hub, open_table
 
 Fields = Mapping[str, Any]
@@ -188,11 +189,10 @@ def _columns(text: str, pair: str = "", label: str = "label") -> dict[str, tuple
 
 
 _MNLI = _columns("sentence1,premise", "sentence2,hypothesis", "gold_label,label")
-_COLA_HEADER = ("source", "label", "mark", "sentence")
 CORPORA: Mapping[str, Corpus] = {
     item.name: item
     for item in (
-        _glue("glue_cola", "CoLA", _columns("sentence"), hub="cola", header=_COLA_HEADER),
+        _glue("glue_cola", "CoLA", _columns("sentence"), hub="cola", header=COLA_COLUMNS),
         _glue("glue_sst2", "SST-2", _columns("sentence"), hub="sst2"),
         _glue(
             "glue_mrpc",

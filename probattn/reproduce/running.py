@@ -245,13 +245,7 @@ def _finish(job: _Job, others: Mapping[str, Path], *, quiet: bool) -> bool:
         with FileLock(job.folder.with_name(f".{job.folder.name}.lock"), timeout=0):
             task, begun = job.task(), (job.folder / RECIPE).exists()
             if begun:
-                try:
-                    check_folder(task, job.folder, resume=True)
-                except RunError as error:
-                    raise RunError(
-                        f"{job.folder}: expected a run with the same --set and --device, got one of another recipe; "
-                        "repeat the command as it was, or use another --output"
-                    ) from error
+                check_folder(task, job.folder, resume=True)
             recipe = kept_recipe(task.recipe, job.folder).dump()
             other = others.get(_without_name(recipe))
             if not job.folder.exists() and other is not None and _results(other) is not None:

@@ -251,9 +251,8 @@ def package_versions() -> dict[str, str]:
 def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Sequence[str]) -> None:
     """Raises ``RunError`` where two runs differ in another key than the free ones, each written with dots."""
     for difference in _differences(first[1], other[1], free):
-        raise RunError(
-            f"{other[0]}: expected the run {first[0]} again, with {difference}; train it with the same recipe"
-        )
+        words = f"expected the run {first[0]} again, with {difference}"
+        raise RunError(f"{other[0]}: {words}; train it with the same recipe")
 
 
 def _differences(recipe: Any, other: Any, free: Sequence[str] = ()) -> Iterator[str]:
@@ -298,9 +297,8 @@ def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
         recipes = (kept_recipe(item, folder) for item in (read_as(task, recipe_file), task.recipe))
         for difference in _differences(*recipes):
-            raise RunError(
-                f"{folder}: its recipe differs from the one given: expected {difference}; resume with {recipe_file}"
-            )
+            words = f"its recipe differs from the one given: expected {difference}"
+            raise RunError(f"{folder}: {words}; resume with {recipe_file}, or use another --output")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")
 
