@@ -70,7 +70,7 @@ picture: $(VENV)/.base runs/demo/triage.html
 	$(OFFLINE) $(VENV)/bin/python docs/_figures/report.py runs/demo
 
 docs: $(VENV)/.dev
-	$(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/mkdocs build --strict
 
 bench: $(VENV)/.dev
 	$(OFFLINE) $(VENV)/bin/python tests/benchmarks/launches.py
