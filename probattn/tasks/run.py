@@ -283,7 +283,7 @@ def _check_seeds(runs: Runs) -> None:
 def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Keys of sections and of their sections, written with dots, and their values."""
     for key, value in keys.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -297,7 +297,7 @@ def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
         recipes = (kept_recipe(item, folder) for item in (read_as(task, recipe_file), task.recipe))
         for difference in _differences(*recipes):
-            words = f"its recipe differs from the one given: expected {difference}"
+            words = f"its recipe differs: expected {difference}"
             raise RunError(f"{folder}: {words}; resume with {recipe_file}, or use another --output")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: expected a new folder, it holds files; use another --output, or --resume")

@@ -164,7 +164,7 @@ def test_a_finished_run_keeps_its_network_alone_and_is_measured_again_from_it(co
     figures.unlink()
     monkeypatch.setattr(running, "train", None)  # refuses to be called
     other = command("compare", *given, "--set", "training.weight_decay=0.3")
-    assert other.exit_code == 2 and "its recipe differs from the one given: expected" in other.output
+    assert other.exit_code == 2 and "its recipe differs: expected" in other.output
     assert command("compare", *given).exit_code == 0
     assert figures.read_bytes() == kept
     assert all(torch.equal(each, tensors[name]) for name, each in load_file(points).items())
