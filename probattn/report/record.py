@@ -220,6 +220,7 @@ class RunDescription(Record):
         commands: commands that repeat the run.
         search: description of the search (decoding) that produced texts; empty if predictions are not texts.
         restricted: options that restricted the evaluation to a part of the data or to fewer draws; empty if none did.
+        parameters: number of parameters of the network and its posterior; None if they were not counted.
     """
 
     name: str
@@ -238,6 +239,7 @@ class RunDescription(Record):
     commands: tuple[str, ...] = ()
     search: str = ""
     restricted: str = ""
+    parameters: Count | None = None
 
 
 class DataSet(Record):

@@ -94,7 +94,8 @@ def figure(results: Any, measure: str, model: ModelKey | None, data: str) -> flo
         return score
     record = getattr(results.score(model, data) if section == "entropy" else results, section, None)
     if section in ("entropy", "run") and record is not None:
-        return record.seconds / record.steps if name == "step_seconds" else float(getattr(record, name))
+        number = record.seconds / record.steps if name == "step_seconds" else getattr(record, name)
+        return None if number is None else float(number)
     if callable(of_model := getattr(record, name, None)):  # heads.removable, heads.harmful
         share: float | None = of_model(model)
         return share

@@ -429,6 +429,7 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
         words: dict[str, Any] = {
             "method": self.method_words(),
             "num_samples": getattr(getattr(self.recipe, "prediction", None), "num_samples", 1),
+            "parameters": sum(parameter.numel() for parameter in network.program.parameters()),
             "device": f"{network.device.type}, {'float32' if precision == 'no' else f'{precision} autocast'}",
         }
         return describe(run, self.recipe, restricted=self.restricted, **(words | dict(self.words())))

@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from runs import ADDITIVE
+from safetensors.torch import load_file
 from scipy import stats
 
 from probattn.inference import NonFiniteError
@@ -170,6 +171,7 @@ def declared(recipe):
             "spread": {"title": "Spread of weights", "measure": "health.spread"},
             "entropy": {"title": "Entropy", "measure": "entropy.mean", "data": "shifted"},
             "seconds": {"title": "Seconds of an update", "measure": "run.step_seconds"},
+            "parameters": {"title": "Parameters", "measure": "run.parameters"},
             "other": {"title": "Other", "measure": "accuracy", "keys": ["data.train=trec"], "scale": 100},
         },
         "paper": {"soft": {"accuracy": 80.0}, "babn": {"accuracy": 81.5}},
@@ -188,7 +190,7 @@ def declared_paper(declared, monkeypatch):
     return declared
 
 
-OPTIONS = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "entropy", "seconds"))
+OPTIONS = ReproduceOptions(seeds=2, columns=("accuracy", "nll", "spread", "entropy", "seconds", "parameters"))
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +227,9 @@ def test_a_table_is_run_once_and_its_figures_are_those_of_the_runs(declared_pape
             assert cells["seconds"].values[str(seed)] == pytest.approx(
                 results["run"]["seconds"] / 3, abs=1e-4
             )
+            files = (folder / row / f"seed-{seed}" / "model").glob("*.safetensors")
+            sizes = [weight.numel() for file in files for weight in load_file(file).values()]
+            assert cells["parameters"].values[str(seed)] == sum(sizes)
             saved = yaml.safe_load((folder / row / f"seed-{seed}" / "recipe.yaml").read_text())
             assert saved["training"]["seed"] == seed
             assert saved["training"]["steps"] == 3
@@ -505,6 +510,9 @@ def test_a_figure_may_be_that_of_one_site():
     measure = partial(figure, results, "edges.from_uniform", "deterministic")
     assert measure("test") == statistics.mean(layers)
     assert [measure(site) for site in ("hidden.attention", "output.attention", "other")] == [*layers, None]
+    assert (
+        figure(results, "run.parameters", None, "test") is None
+    )  # they were not counted when this file was written
 
 
 def test_a_damaged_file_of_results_is_measured_again(declared_paper, folder):
