@@ -134,9 +134,11 @@ def reproduce(
         Path | None, output_option("Folder of the runs; reproduced/PAPER/TABLE/SIZE by default.")
     ] = None,
     reuse: Annotated[
-        Path,
-        typer.Option(help="Folder with runs of other tables; a run with the same recipe and seed is copied."),
-    ] = Path("reproduced"),
+        Path | None,
+        typer.Option(
+            help="Folder with runs of other tables, reproduced by default; one with the same recipe and seed is copied."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     device: DeviceOption = None,
     quiet: QuietOption = False,
@@ -156,15 +158,17 @@ def reproduce(
     from probattn.tasks import devices, progress
 
     options = replace(options, set=(*options.set, *devices.override(device)))
-    folder = output or Path("reproduced") / table / options.size
+    usual = Path("reproduced")
+    folder = output or usual / table / options.size
+    reuse = reuse or (usual if usual.is_dir() else None)
     goes_on = interruption_says(lambda: "the same command goes on where it was")
     with goes_on, devices.on(device), progress.shown(quiet=quiet):
         file, record = run(table, options, folder, reuse=reuse, quiet=quiet)
     if as_json:
         typer.echo(record.model_dump_json())
-        return
-    show(sheet(record))
-    echo(f"record: {file}")
+    else:
+        show(sheet(record))
+        echo(f"record: {file}")
     if not record.measured:
         raise typer.Exit(1)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from probattn.checks import shown
 from probattn.data.errors import DataError
 from probattn.data.files import data_file, package_file, read_text
 from probattn.data.identity import Examples, LabelledText, Split, by_hash, class_index, disjoint
@@ -178,7 +177,7 @@ def _sentences(dataset: str, name: str) -> Iterator[LabelledText]:
             raise DataError(
                 f"{where}: expected {len(COLA_COLUMNS)} columns ({', '.join(COLA_COLUMNS)}), got {len(row)}"
             )
-        yield LabelledText(_sentence(row[3], where), _zero_or_one(row[1], where))
+        yield LabelledText(_sentence(row[3], where), class_index(row[1], ("0", "1"), where))
 
 
 def _rows(path: Path, encoding: str = "utf-8") -> Iterator[tuple[str, list[str]]]:
@@ -192,12 +191,6 @@ def _sentence(text: str, where: str) -> str:
     if not text.strip():
         raise DataError(f"{where}: expected a sentence, got none")
     return text.strip()
-
-
-def _zero_or_one(label: str, where: str) -> int:
-    if label not in ("0", "1"):
-        raise DataError(f"{where}: expected the label 0 or 1, got {shown(label)}")
-    return int(label)
 
 
 CLINC_ORIGIN = "https://github.com/clinc/oos-eval (data/data_full.json)"

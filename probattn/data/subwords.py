@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from probattn.checks import optional
 from probattn.data.errors import DataError
 from probattn.data.files import unreadable
 from probattn.files.durable import write_atomically
@@ -43,7 +44,7 @@ class Subwords:
     PAD, UNKNOWN, BEGIN, END = range(len(SPECIAL_TOKENS))
 
     def __init__(self, model: bytes) -> None:
-        sentencepiece = _sentencepiece()
+        sentencepiece = optional("subwords", "sentencepiece", "translation")
         self._model = model
         self._processor: Any = sentencepiece.SentencePieceProcessor()
         try:
@@ -80,7 +81,7 @@ class Subwords:
         sentences = [text for text in texts if text.strip()]
         if not sentences:
             raise DataError("subwords: expected some text to learn from, got none")
-        sentencepiece, made = _sentencepiece(), BytesIO()
+        sentencepiece, made = optional("subwords", "sentencepiece", "translation"), BytesIO()
         special: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(NAMES)}
         special |= {f"{name}_piece": piece for name, piece in zip(NAMES, SPECIAL_TOKENS, strict=True)}
         try:
@@ -152,14 +153,3 @@ def _reason(size: int, sentences: int, error: str) -> str:
             f"expected at least {minimum[1]} subwords, one for each character, got {size}; raise their number"
         )
     return f"{size} subwords cannot be learned from {sentences:,} sentences ({error.strip()})"
-
-
-def _sentencepiece() -> Any:
-    try:
-        import sentencepiece
-    except ModuleNotFoundError as error:
-        raise DataError(
-            f"subwords: the package sentencepiece is not installed ({error}); install it: "
-            "pip install 'probattn[translation]'"
-        ) from None
-    return sentencepiece

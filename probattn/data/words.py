@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from probattn.checks import optional
 from probattn.data.errors import DataError
 from probattn.data.files import package_file, read_lines
 
@@ -176,12 +177,7 @@ def _glove_file(name: str) -> Path:
 
 def glove_words() -> list[str]:
     """The words of the package's vectors, the most frequent first."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError(
-            f"{GLOVE}: expected the package pyarrow to read its words; install pyarrow"
-        ) from error
+    parquet: Any = optional(f"words of {GLOVE!r}", "pyarrow.parquet", "vectors")
     table = parquet.read_table(_glove_file("glove_6B_index.parquet"), columns=["index"])
     return table["index"].to_pylist()
 

@@ -5,34 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from probattn.checks import grouped
+from probattn.checks import grouped, optional
 from probattn.divergences import mean_difference, median_bandwidth, mmd
 from probattn.host import at_least_float32
 from probattn.metrics.functional import ood_auroc
 from probattn.report.alignment import HeadCloud, SiteAlignment
 from probattn.report.record import ModelKey
 
+if TYPE_CHECKING:
+    from probattn.models.hosts.capture import CapturedCall
+
 TEXTS_PER_PASS = 16
 """Texts whose pairs of tokens are held at once."""
-
-
-class _Call(Protocol):
-    """Queries ``[B, H, T, D]`` and keys ``[B, H, S, D]`` of a call; bool masks, False at padding."""
-
-    @property
-    def query(self) -> Tensor: ...
-    @property
-    def key(self) -> Tensor: ...
-    @property
-    def query_valid(self) -> Tensor: ...
-    @property
-    def key_valid(self) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +54,7 @@ class HeadDistances:
     auc_centred: Tensor
 
 
-def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
+def gather(batches: Iterable[Mapping[str, CapturedCall]]) -> dict[str, TokenSample]:
     """Concatenates the queries and keys of several batches, padded to the longest text, on the CPU.
 
     Args:
@@ -82,7 +72,7 @@ def gather(batches: Iterable[Mapping[str, _Call]]) -> dict[str, TokenSample]:
     return {name: _joined(calls) for name, calls in by_name.items()}
 
 
-def _joined(calls: Sequence[_Call]) -> TokenSample:
+def _joined(calls: Sequence[CapturedCall]) -> TokenSample:
     def padded(tensors: list[Tensor], valid: list[Tensor]) -> tuple[Tensor, Tensor]:
         length = max(tensor.shape[2] for tensor in tensors)
         full = [at_least_float32(tensor.detach().cpu()) for tensor in tensors]
@@ -262,15 +252,9 @@ def _pca(points: Tensor) -> Tensor:
 
 
 def _tsne(points: Tensor, seed: int) -> Tensor:
-    try:
-        from sklearn.manifold import TSNE
-    except ImportError:
-        raise ImportError(
-            "t-SNE: expected the package scikit-learn, got no such package; install it: pip install "
-            "'probattn[figures]', or take projection 'pca'"
-        ) from None
+    manifold = optional("t-SNE (or take projection 'pca')", "sklearn.manifold", "figures")
     perplexity = min(30.0, max(1.0, (len(points) - 1) / 3))
-    flat = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points.numpy())
+    flat = manifold.TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(points.numpy())
     return torch.from_numpy(flat).double()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from markupsafe import Markup
@@ -17,8 +17,11 @@ from probattn.metrics.functional import attention_overlap, head_distance, head_s
 from probattn.report import markup
 from probattn.report.lines import Line, line_chart, ticks
 from probattn.report.measures import MODEL_LABELS, MODEL_STYLES, capital, signed
-from probattn.report.record import Count, ModelKey, Probability, Record, mean_of
+from probattn.report.record import Count, ModelKey, Probability, Record, check_matrix, mean_of
 from probattn.report.svg import Axis, isolated
+
+if TYPE_CHECKING:
+    from probattn.models.hosts.capture import CapturedCall
 
 HeadsKey = ModelKey | Literal["start"]
 """A model, or ``"start"`` for the network before training."""
@@ -51,11 +54,8 @@ class SiteHeads(Record):
 
     @model_validator(mode="after")
     def _square(self) -> SiteHeads:
-        sizes = {len(self.similarity), *(len(row) for row in self.similarity)}
-        if len(sizes) > 1:
-            raise ValueError(
-                f"{self.site}: expected a square matrix of similarity, got sides {sorted(sizes)}"
-            )
+        size = len(self.similarity)
+        check_matrix(f"similarity of {self.site}", self.similarity, size, size)
         return self
 
     @property
@@ -99,10 +99,7 @@ class HeadRows(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> HeadRows:
-        if any(len(row) != len(self.tokens) for row in self.weights):
-            raise ValueError(
-                f"{self.site}: expected a weight for each of {len(self.tokens)} tokens in every row"
-            )
+        check_matrix(f"weights of {self.site}", self.weights, len(self.weights), len(self.tokens))
         return self
 
 
@@ -161,19 +158,8 @@ class Heads(Record):
         return mean_of(fall < 0 for fall in self.falls(model)) if model in self.whole else None
 
 
-class _Outputs(Protocol):
-    """Outputs ``[B, H, T, E]`` and weights ``[B, H, T, S]`` of a call; bool ``[B, T]``, False at padding."""
-
-    @property
-    def output(self) -> Tensor: ...
-    @property
-    def weights(self) -> Tensor | None: ...
-    @property
-    def query_valid(self) -> Tensor: ...
-
-
 def site_heads(
-    batches: Iterable[Mapping[str, _Outputs]], model: HeadsKey, lengths: Mapping[str, Mapping[str, float]]
+    batches: Iterable[Mapping[str, CapturedCall]], model: HeadsKey, lengths: Mapping[str, Mapping[str, float]]
 ) -> tuple[SiteHeads, ...]:
     """Compares the heads of each attention call over the queries of all batches, without padding.
 

@@ -101,7 +101,9 @@ class Evidence(Record):
             return self.values
         gained, less = _gained(*self.gain), {} if self.less is None else _gained(*self.less)
         return {
-            seed: value - less.get(seed, 0.0) for seed, value in gained.items() if not less or seed in less
+            seed: value - less.get(seed, 0.0)
+            for seed, value in gained.items()
+            if self.less is None or seed in less
         }
 
     def mean(self) -> MeanInterval | None:

@@ -67,7 +67,10 @@ def _rows(table: Table, record: TableRecord, column: str) -> Iterator[tuple[str,
         ]
         gain = mean_interval(pairs) if pairs and row != first else None
         seeds = f"{len(cell.values)} seeds" if 1 < len(cell.values) < record.seeds else ""
-        few = f" ({words})" if (words := cell.diverged_words or seeds) else ""
+        paired = (
+            f"gain of {len(pairs)} seeds" if gain is not None and 1 < len(pairs) < len(cell.values) else ""
+        )
+        few = "".join(f" ({words})" for words in (cell.diverged_words or seeds, paired) if words)
         over = f", over {table.rows[first].title}" if axis.reference not in (None, row) else ""
         yield (
             f"{axis.title}{over}{few}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +16,7 @@ from typing import Any
 from accelerate import PartialState
 
 from probattn.files.durable import write_atomically
+from probattn.inference.checkpoint import flatten
 from probattn.inference.configuration import LOGGER, log_latent
 from probattn.inference.records import read_records
 from probattn.inference.run import FitResult
@@ -257,7 +258,7 @@ def check_same_recipe(first: tuple[Path, Any], other: tuple[Path, Any], free: Se
 
 def _differences(recipe: Any, other: Any, free: Sequence[str] = ()) -> Iterator[str]:
     """``KEY VALUE, got VALUE`` of every key but the free ones that two recipes have with different values."""
-    ours, theirs = (dict(_leaves(item.model_dump(mode="json"))) for item in (recipe, other))
+    ours, theirs = (flatten(item.model_dump(mode="json")) for item in (recipe, other))
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key) and not f"{key}.".startswith(tuple(f"{item}." for item in free)):
             yield f"{key} {ours.get(key)!r}, got {theirs.get(key)!r}"
@@ -280,23 +281,14 @@ def _check_seeds(runs: Runs) -> None:
         seeds[seed] = folder
 
 
-def _leaves(keys: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys of sections and of their sections, written with dots, and their values."""
-    for key, value in keys.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def check_folder(task: AnyTask, folder: Path, resume: bool) -> None:
-    """Raises ``RunError`` where a new run would write over another, or a resumed one is not that of its recipe."""
+def check_folder(task: AnyTask, folder: Path, resume: bool, free: Sequence[str] = ()) -> None:
+    """Raises ``RunError`` where a new run would write over another, or a resumed one has another recipe."""
     recipe_file = folder / RECIPE
     if resume:
         if not recipe_file.exists():
             raise RunError(f"{folder}: nothing to resume; expected a run folder with {RECIPE}")
-        recipes = (kept_recipe(item, folder) for item in (read_as(task, recipe_file), task.recipe))
-        for difference in _differences(*recipes):
+        ours, theirs = (kept_recipe(item, folder) for item in (read_as(task, recipe_file), task.recipe))
+        for difference in _differences(ours, theirs, free):
             words = f"its recipe differs: expected {difference}"
             raise RunError(f"{folder}: {words}; resume with {recipe_file}, or use another --output")
     elif folder.exists() and any(folder.iterdir()):

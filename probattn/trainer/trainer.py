@@ -58,10 +58,9 @@ from probattn.trainer.refusals import (
     some_labels,
 )
 from probattn.trainer.updates import (
-    AfterEpoch,
-    BeforeStep,
     Objective,
     Updates,
+    calling,
     nothing_compiled,
     parameters_of,
     undecayed,
@@ -190,9 +189,9 @@ class ProbabilisticTrainer(Checkpoints):
             )
         # The loss below is divided by the number of labels: the trainer is not to divide it by that of micro-batches.
         self.model_accepts_loss_kwargs = True
-        self.add_callback(BeforeStep(self._before_step))
+        self.add_callback(calling("on_pre_optimizer_step", self._before_step))
         # Before callbacks that use the weights.
-        self.callback_handler.callbacks.insert(0, AfterEpoch(self._after_epoch))
+        self.callback_handler.callbacks.insert(0, calling("on_epoch_end", self._after_epoch))
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:

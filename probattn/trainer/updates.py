@@ -128,26 +128,11 @@ class Updates:
         return means | {"kl_weight": self.objective.guide.kl_weight} | flat
 
 
-class BeforeStep(TrainerCallback):
-    """Calls a function between the clipping of the gradients and the optimiser's step."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See the class."""
-        self._function()
-
-
-class AfterEpoch(TrainerCallback):
-    """Calls a function after each epoch, the last one of a training too where it is cut short."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self._function = function
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See the class."""
-        self._function()
+def calling(event: str, function: Callable[[], None]) -> TrainerCallback:
+    """A callback that calls a function at one of the trainer's events, such as ``on_epoch_end``."""
+    callback = TrainerCallback()
+    setattr(callback, event, lambda *_, **__: function())
+    return callback
 
 
 def parameters_of(

@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from probattn.checks import shown
+from probattn.checks import optional, shown
 from probattn.data import DataError
 from probattn.data.identity import Split, split_of
 from probattn.data.region_files import opened_image
@@ -51,13 +51,7 @@ ENDINGS = ("png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff")
 
 def digits(split: Split) -> Rows:
     """The 1,797 digits of 8 x 8 that scikit-learn brings, of classes 0 to 9."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(
-            "data set 'digits': needs scikit-learn; install it: pip install 'probattn[sklearn]'"
-        ) from error
-    data = load_digits()
+    data = optional("data set 'digits'", "sklearn.datasets", "sklearn").load_digits()
     for number, (image, label) in enumerate(zip(data.images, data.target, strict=True)):
         if split_of(f"digit {number}") == split:
             pixels = (image * 255 / 16).astype(np.uint8)

@@ -281,7 +281,7 @@ def test_mrpc_without_its_header_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     ("row", "message"),
     [
         ("a\t1\tno mark", "line 1: expected 4 columns (source, label, mark, sentence), got 3"),
-        ("a\t2\t\tA sentence.", "line 1: expected the label 0 or 1, got '2'"),
+        ("a\t2\t\tA sentence.", "line 1: expected a label in 0, 1, got '2'"),
         ("a\t1\t\t", "line 1: expected a sentence, got none"),
     ],
 )

@@ -41,8 +41,9 @@ from probattn.reproduce import (
     sheet,
 )
 from probattn.reproduce.records import figure
-from probattn.tasks import RunError, load_network, run_task
+from probattn.tasks import RunError, load_network, progress, run_task
 from probattn.tasks.agreement import measure_agreement
+from probattn.tasks.errors import RecipeError
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 ALL = [(f"{name}/{key}", table) for name, paper in papers().items() for key, table in paper.tables.items()]
@@ -339,8 +340,9 @@ def test_agreement_is_measured_with_the_runs_that_it_needs(agreement_paper, tmp_
         ] * 5
 
 
-@pytest.mark.slow
-def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypatch):
+@pytest.fixture
+def columns_paper(recipe, tmp_path, monkeypatch):
+    """A paper with a table whose second column starts from the runs of the first."""
     other = tmp_path / "three.csv"
     other.write_text("text,label\n" + "".join(f"a film {n},class {n % 3}\n" for n in range(48)))
     still = [
@@ -376,6 +378,15 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
     source = {"title": "A paper", "authors": "Somebody 2021", "url": "https://example.org"}
     paper = Paper.model_validate({"paper": source, "tables": {"table-1": table}}, strict=False)
     monkeypatch.setattr(declarations, "papers", lambda: {"tests": paper})
+    return paper
+
+
+SECOND = ReproduceOptions(seeds=2, columns=("second",))
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_that_of_the_column_before(columns_paper, tmp_path):
+    paper = columns_paper
     reasons = {(cell.row, cell.column): cell.without for cell in paper.tables["table-1"].cells()}
     assert reasons["none", "second"] == "Its weights are random."
     assert reasons["again", "second"].startswith(
@@ -387,11 +398,10 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
         if cell.column == "second" and cell.row != "none"
     }
     assert starts == {"soft"}
-    folder = tmp_path / "runs"
+    folder = tmp_path / "runs #1: 'all'"
     with pytest.raises(RunError, match=r"got one for 2; .*network\.new_head=true"):
         reproduce("tests/table-1", ReproduceOptions(seeds=1, columns=("refused",)), folder, quiet=True)
-    options = ReproduceOptions(seeds=2, columns=("second",))
-    _, record = reproduce("tests/table-1", options, folder, quiet=True)
+    _, record = reproduce("tests/table-1", SECOND, folder, quiet=True)
     assert {column: len(cell.values) for column, cell in record.cells["soft"].items()} == {
         "first": 2,
         "second": 2,
@@ -406,12 +416,42 @@ def test_a_run_starts_from_that_of_the_column_before(recipe, tmp_path, monkeypat
         for name in begun.keys() - new:
             torch.testing.assert_close(ended[name], begun[name], atol=1e-9, rtol=0)
     shutil.rmtree(folder / "soft" / "second" / "seed-1")
-    assert reproduce("tests/table-1", options, folder, quiet=True)[1].cells == record.cells
+    assert reproduce("tests/table-1", SECOND, folder, quiet=True)[1].cells == record.cells
+    table = json.loads(paper.tables["table-1"].model_dump_json())
     columns = table["columns"] | {"first": {"title": "First", "measure": "nll", "after": "second"}}
     with pytest.raises(ValueError, match="after: expected the key of a column before"):
-        Paper.model_validate(
-            {"paper": source, "tables": {"table-1": table | {"columns": columns}}}, strict=False
-        )
+        declarations.Table.model_validate(table | {"columns": columns}, strict=False)
+
+
+@pytest.mark.slow
+def test_what_a_run_starts_from_may_move_be_removed_or_diverge(columns_paper, tmp_path, monkeypatch):
+    folder = tmp_path / "runs"
+    _, record = reproduce("tests/table-1", SECOND, folder, quiet=True)
+    moved = folder.rename(tmp_path / "moved")
+    shutil.rmtree(moved / "soft" / "seed-0" / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "train", untrained)
+        assert reproduce("tests/table-1", SECOND, moved, quiet=True)[1].cells == record.cells
+        shutil.rmtree(moved / "soft" / "second" / "seed-0")
+        with pytest.raises(
+            RunError, match=r"soft/seed-0: expected its network, from which soft/second starts"
+        ):
+            reproduce("tests/table-1", SECOND, moved, quiet=True)
+
+    def diverging(task, folder, **kwargs):
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(task.recipe.dump())
+        raise NonFiniteError("the loss is not finite")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "train", diverging)
+        for _ in range(2):
+            cells = reproduce("tests/table-1", SECOND, tmp_path / "diverged", quiet=True)[1].cells["soft"]
+            assert [cells[name].diverged for name in ("first", "second")] == [("0", "1")] * 2
+    shutil.rmtree(tmp_path / "diverged" / "soft" / "seed-0")
+    cells = reproduce("tests/table-1", replace(SECOND, seeds=1), tmp_path / "diverged", quiet=True)[1].cells
+    values = {name: record.cells["soft"][name].values["0"] for name in ("first", "second")}
+    assert {name: cells["soft"][name].values["0"] for name in values} == values
 
 
 def test_an_experiment_has_a_figure_a_condition_and_step(tmp_path, monkeypatch):
@@ -469,8 +509,8 @@ def test_the_size_of_the_paper_has_no_small_keys(declared):
     assert small[0].keys == ("training.steps=3", "attention={method: deterministic}")
     assert paper[0].keys == ("attention={method: deterministic}",)
     assert [cell.run for cell in small if not cell.without] == [
-        *(5 * ["soft"] + ["soft/other"]),
-        *(5 * ["babn"] + ["babn/other"]),
+        *(6 * ["soft"] + ["soft/other"]),
+        *(6 * ["babn"] + ["babn/other"]),
     ]
 
 
@@ -523,6 +563,134 @@ def test_a_damaged_file_of_results_is_measured_again(declared_paper, folder):
     after = reproduce("tests/table-1", options, folder, quiet=True)[1]
     assert all(after.cells[row]["nll"] == cells["nll"] for row, cells in before.cells.items())
     json.loads(file.read_text())
+
+
+@pytest.fixture
+def runs(declared_paper, folder, tmp_path, monkeypatch):
+    """A copy of the folder that a test may damage; nothing is trained in it."""
+    monkeypatch.setattr(running, "train", untrained)
+    return shutil.copytree(folder, tmp_path / "runs")
+
+
+def untrained(*args, **kwargs):
+    raise AssertionError("trained")
+
+
+def test_runs_of_another_recipe_are_left_out(runs, declared, monkeypatch, capsys):
+    """After a declaration has changed, and where no record says what the runs have."""
+    before = reproduce("tests/table-1", OPTIONS, runs, quiet=True)[1]
+    table = declared.tables["table-1"]
+    rows = dict(table.rows)
+    rows["soft"] = rows["soft"].model_copy(
+        update={"keys": (*rows["soft"].keys, "training.learning_rate=0.9")}
+    )
+    changed = declared.model_copy(update={"tables": {"table-1": table.model_copy(update={"rows": rows})}})
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": changed})
+    only = replace(OPTIONS, rows=("babn",))
+    capsys.readouterr()
+    with progress.shown(quiet=False):
+        record = reproduce("tests/table-1", only, runs, quiet=True)[1]
+    assert not any(cell.values for cell in record.cells["soft"].values())
+    assert record.cells["babn"] == before.cells["babn"]
+    words = (
+        r"soft/seed-1: its recipe differs: expected training\.learning_rate \S+, got 0\.9; .*the table leaves"
+    )
+    assert re.search(words, record.cells["soft"]["nll"].reason)
+    assert re.search(words, " ".join(capsys.readouterr().err.split()))
+    assert not json.loads((runs / "table.json").read_text())["cells"].get("soft", {}).get("nll")
+    with pytest.raises(RunError, match=r"its recipe differs: expected training\.learning_rate"):
+        reproduce("tests/table-1", replace(OPTIONS, rows=("soft",)), runs, quiet=True)
+    monkeypatch.setattr(declarations, "papers", lambda: {"tests": declared})
+    (runs / "table.json").unlink()
+    other = replace(only, set=("training.batch_size=3",))
+    with pytest.raises(RunError, match=r"babn/seed-0: its recipe differs: expected training\.batch_size"):
+        reproduce("tests/table-1", other, runs, quiet=True)
+    assert not (runs / "table.json").exists()
+
+
+def test_a_command_claims_its_folder_before_it_trains(declared_paper, tmp_path, monkeypatch):
+    def interrupted(task, folder, **kwargs):
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(task.recipe.dump())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("tests/table-1", OPTIONS, tmp_path, quiet=True)
+    with pytest.raises(RunError, match="with the same --set, got that of tests/table-1"):
+        reproduce("tests/table-1", replace(OPTIONS, set=("training.batch_size=3",)), tmp_path, quiet=True)
+
+
+def test_a_run_measured_in_part_is_measured_again(runs, folder, declared_paper, tmp_path):
+    file = runs / "soft" / "seed-0" / "metrics.json"
+    results = json.loads(file.read_text())
+    results["run"]["restricted"] = "--limit 3"
+    file.write_text(json.dumps(results))
+    with pytest.raises(AssertionError, match="trained"):  # by continuing it: its network is whole
+        reproduce("tests/table-1", OPTIONS, runs, quiet=True)
+    with pytest.raises(AssertionError, match="trained"):
+        reproduce("tests/table-1", OPTIONS, tmp_path / "copy", reuse=runs / "soft" / "seed-0", quiet=True)
+
+
+def test_damaged_files_and_other_folders_are_left_alone(runs, declared_paper, capsys):
+    before = (runs / "table.json").read_text()
+    for content in ("", before[:50], before.replace('"table"', '"tables"', 1)):
+        (runs / "table.json").write_text(content)
+        with progress.shown(quiet=False):
+            record = reproduce("tests/table-1", OPTIONS, runs, quiet=True)[1]
+        assert "it is made again from the runs" in " ".join(capsys.readouterr().err.split())
+        assert (runs / "table.json").read_text() == before
+    shutil.copytree(runs / "soft" / "seed-0", runs / "soft" / "seed-0.bak")
+    (runs / "soft" / "seed-0.bak" / "diverged.txt").write_text("no")
+    (runs / "babn" / "seed-7").mkdir()
+    (runs / "babn" / "seed-7" / "recipe.yaml").write_text("")
+    with progress.shown(quiet=False):
+        assert reproduce("tests/table-1", OPTIONS, runs, quiet=True)[1] == record
+    assert re.search(r"babn/seed-7.*the table leaves it out", " ".join(capsys.readouterr().err.split()))
+
+
+def test_interrupted_copies_and_damaged_recipes_are_not_reused(runs, declared_paper, tmp_path):
+    (runs / "soft" / "seed-0").rename(runs / "soft" / ".seed-0.copy")
+    (runs / "soft" / "seed-1" / "recipe.yaml").write_bytes(b"\xff\xfe")
+    options = replace(OPTIONS, rows=("soft",), seeds=1)
+    with pytest.raises(AssertionError, match="trained"):
+        reproduce("tests/table-1", options, tmp_path / "copy", reuse=runs, quiet=True)
+    assert (runs / "soft" / ".seed-0.copy" / "model").is_dir()
+    with pytest.raises(RunError, match="--reuse: expected a folder with runs"):
+        reproduce("tests/table-1", options, tmp_path / "copy", reuse=runs / "typo", quiet=True)
+
+
+def test_overrides_are_checked_before_anything_is_trained(declared_paper, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "train", untrained)
+    for item, words in {
+        "training.seed=7": "expected a key that all runs share, got training.seed",
+        "output=/tmp": "expected a key that all runs share, got output",
+        "data.nothing=1": "nothing",
+    }.items():
+        with pytest.raises((RunError, RecipeError), match=words):
+            reproduce("tests/table-1", replace(OPTIONS, set=(item,)), tmp_path / "new", quiet=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_order_of_overrides_does_not_matter(declared_paper, tmp_path, monkeypatch):
+    def diverging(task, folder, **kwargs):
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_text(task.recipe.dump())
+        raise NonFiniteError("the loss is not finite")
+
+    monkeypatch.setattr(running, "train", diverging)
+    changed = ("training.batch_size=3", "data.max_length=9")
+    first = reproduce("tests/table-1", replace(OPTIONS, set=changed), tmp_path, quiet=True)[1]
+    second = reproduce("tests/table-1", replace(OPTIONS, set=changed[::-1]), tmp_path, quiet=True)[1]
+    assert first.cells == second.cells
+    assert first.cells["soft"]["accuracy"].diverged == ("0", "1")
+
+
+def test_gains_say_how_many_seeds_they_have(declared_paper):
+    values = {"soft": {"1": 75.0, "2": 74.0}, "babn": {"0": 71.0, "1": 75.5, "2": 75.0}}
+    cells = {row: {"accuracy": CellRecord(values=of_row, recipe="r")} for row, of_row in values.items()}
+    text = sheet(TableRecord(table="tests/table-1", size="small", cells=cells)).text(None)
+    assert re.search(r"BABN \(gain of 2 seeds\) .* \+0\.75 ", text)
 
 
 def test_a_row_is_compared_with_the_one_that_it_names(declared_paper):
