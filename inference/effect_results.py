@@ -277,7 +277,7 @@ def summed(tokens: Tensor, groups: Tensor) -> Tensor:
     """Sums ``[P, B, G]`` over the tokens of each group, of ``[P, B, S]``; NaN for a group without a token."""
     index = groups.clamp_min(0)
     size = int(index.max()) + 1
-    counts = torch.zeros(len(groups), size, device=tokens.device).scatter_add_(
+    counts = torch.zeros(len(groups), size, dtype=torch.float32, device=tokens.device).scatter_add_(
         1, index, (groups >= 0).float()
     )
     sums = tokens.new_zeros(len(tokens), len(groups), size)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyro
 import torch
-from pyro.distributions import Unit
+from pyro.distributions import Delta, Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import ELBO, TraceMeanField_ELBO
 from pyro.infer.elbo import ELBOModule
@@ -24,7 +24,7 @@ from probattn.distributions import LogNormal, Weibull
 from probattn.distributions.log_space import computing_dtype
 from probattn.host import on_cpu
 from probattn.inference.configuration import refuse_sharded
-from probattn.inference.guide import PREDICTION_KEY, AttentionGuide, site_posterior
+from probattn.inference.guide import PREDICTION_KEY, AttentionGuide, refuse_other_parameter, site_posterior
 from probattn.inference.particle_update import particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.sites.handlers import SHARED_STATE, DeferredFactor, compute_together
@@ -123,6 +123,8 @@ class AttentionELBO(TraceMeanField_ELBO):
                 "AttentionELBO: under pyro.infer.SVI the repulsion of the model's particles would be left out; train "
                 "with probattn.inference.SVGDDriver, or one set of particles with HeadSVGD"
             )
+        for site in [*model_trace.nodes.values(), *guide_trace.nodes.values()]:
+            refuse_other_parameter(type(self).__name__, site)
         terms, _ = trace_terms(model_trace, guide_trace)
         loss = terms.loss * self.share(model_trace)
         return loss.item(), loss
@@ -348,16 +350,16 @@ def _sums(calls: list[_Call]) -> tuple[Tensor, Tensor, Tensor]:
 
 def _divergence(name: str, prior: dict[str, Any], posterior: dict[str, Any]) -> Tensor:
     """KL of a latent site that is no attention site, of its draw where there is no closed form."""
+    law, value = posterior["fn"], posterior["value"]
+    if not law.has_rsample and torch.is_grad_enabled() and law.log_prob(value).requires_grad:
+        raise ValueError(
+            f"AttentionELBO: the site {name!r} has draws without a gradient, of {law}, by which the likelihood moves "
+            "its posterior; pyro.infer.TraceGraph_ELBO estimates that gradient, TraceEnum_ELBO with config_enumerate "
+            "sums over the values"
+        )
     divergence = site_divergence(prior, posterior)
     if divergence is not None:
         return divergence
-    if not posterior["fn"].has_rsample:
-        raise ValueError(
-            f"AttentionELBO: the site {name!r} has no divergence in closed form, of {posterior['fn']} from "
-            f"{prior['fn']}, and its draws have no gradient; torch.distributions.register_kl adds a divergence, "
-            "pyro.infer.Trace_ELBO estimates it"
-        )
-    value = posterior["value"]
     ratio = posterior["fn"].log_prob(value) - prior["fn"].log_prob(value)
     drawn: Tensor = scale_and_mask(ratio, posterior["scale"], posterior["mask"])
     return drawn
@@ -393,18 +395,29 @@ def observed_sites(trace: Trace, *, factors: bool) -> dict[str, dict[str, Any]]:
 
 
 def data_size(trace: Trace) -> int:
-    """Full size of the outermost data plate; 1 without plates."""
+    """Full size of the data plate; 1 without plates."""
     plate = data_plate(trace)
     return 1 if plate is None else int(plate.full_size or plate.size)
 
 
 def data_plate(trace: Trace) -> CondIndepStackFrame | None:
-    """The outermost data plate; None without plates."""
-    for site in trace.nodes.values():
-        if site["type"] == "sample" and site["is_observed"] and site["cond_indep_stack"]:
-            frame: CondIndepStackFrame = site["cond_indep_stack"][0]
-            return frame
-    return None
+    """The plate of the batch, the last dimension of attention sites; else one of observed sites; None without plates.
+
+    Of the plates of observed sites it is the first subsampled one, else the outermost that is vectorised, else the
+    outermost.
+    """
+    samples = [site for site in trace.nodes.values() if site["type"] == "sample" and site["cond_indep_stack"]]
+    of_attention = (frame for site in samples if site_posterior(site) for frame in site["cond_indep_stack"])
+    frames = [
+        frame
+        for site in samples
+        if site["is_observed"] and not isinstance(site["fn"], Delta)
+        for frame in site["cond_indep_stack"]
+    ]
+    vectorised = [frame for frame in frames if frame.dim is not None]
+    subsampled = [frame for frame in vectorised if frame.full_size not in (None, frame.size)]
+    batch = next((frame for frame in of_attention if frame.dim == -1), None)
+    return batch or next(iter([*subsampled, *vectorised, *frames]), None)
 
 
 def require_data(trace: Trace) -> None:

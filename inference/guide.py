@@ -286,14 +286,22 @@ def moved_rows(model: Any, numbers: Tensor, sources: Mapping[str, Tensor]) -> li
     weights = 1 + numbered * math.sqrt(1.25) % 1  # far from one another
     totals, values = (numbers.sum(), (numbers * weights.to(numbers)).sum()), list(sources.values())
     grads = [torch.autograd.grad(total, values, retain_graph=True, allow_unused=True) for total in totals]
-    moved, eps = [], torch.finfo(numbers.dtype).eps
+    moved, eps = [], max(torch.finfo(dtype).eps for dtype in _computed_in(model, numbers))
     for name, *pair in zip(sources, *grads, strict=True):
         if pair[0] is not None:
             plain, weighted = (grad.reshape(*numbers.shape, -1).double() for grad in pair)
             gap = (weighted - weights[:, None] * plain).abs().amax(dim=-1)
             size = weighted.abs().amax(dim=-1)
-            moved += [name] * bool((gap > eps**0.5 * size + 100 * eps * size.max()).any())
+            moved += [name] * bool((gap > eps**0.5 * size + min(100 * eps, 0.1) * size.max()).any())
     return moved
+
+
+def _computed_in(model: Any, numbers: Tensor) -> set[torch.dtype]:
+    """The floating types of a computation: of the numbers, the model's parameters, and autocast."""
+    kind = numbers.device.type
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    cast_to = [torch.get_autocast_dtype(kind)] if torch.is_autocast_enabled(kind) else []
+    return {numbers.dtype, *cast_to, *(item.dtype for item in parameters if item.is_floating_point())}
 
 
 def site_posterior(site: Mapping[str, object]) -> SitePosterior | None:
@@ -308,7 +316,19 @@ def refuse_second_call(owner: str, name: str, calls: Collection[str]) -> None:
     if name in calls:
         raise RuntimeError(
             f"{owner}: two attention calls of one pass are named {name!r}; give each a name of its own "
-            "(probattn.link(network) does)"
+            "(probattn.link(network) names layers; one layer that runs twice has one name, so call "
+            "probattn.attention with two)"
+        )
+
+
+def refuse_other_parameter(owner: str, site: Mapping[str, Any]) -> None:
+    """Refuses a parameter that Pyro's store has another one for, which Pyro would train instead."""
+    if site["type"] != "param" or not isinstance(site["args"][-1], nn.Parameter):
+        return
+    if site["value"].unconstrained() is not site["args"][-1]:
+        raise RuntimeError(
+            f"{owner}: Pyro's parameter store has another {site['name']!r} than the model, of an earlier network, "
+            "which would be trained instead; call pyro.clear_param_store() before the first step"
         )
 
 

@@ -120,6 +120,10 @@ class Moments:
 
     @cached_property
     def _summary(self) -> _Summary:
+        with torch.autocast(self.logits.device.type, enabled=False):  # of the caller, who reads it later
+            return self._summarised()
+
+    def _summarised(self) -> _Summary:
         if self.link == "identity":
             deviations = self.covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
             std = torch.zeros_like(self.logits, dtype=deviations.dtype).scatter_(-1, self.classes, deviations)

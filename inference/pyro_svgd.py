@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from probattn.checks import check_instance, shortened
 from probattn.first_order import with_gradients
 from probattn.inference.elbo import AttentionELBO, data_plate, data_size
-from probattn.inference.guide import AttentionGuide
+from probattn.inference.guide import AttentionGuide, refuse_other_parameter
 from probattn.inference.particle_update import StackedSet, particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.particles import HeadSlices, MarginalRBF, PyroKernel
@@ -151,12 +151,7 @@ class _Guide(AttentionGuide):
         yield {"name": self._set_name, "fn": dist.Normal(0.0, 1.0)}, latent
 
     def _pyro_post_param(self, msg: Message) -> None:
-        announced, stored = cast(Any, msg["args"])[-1], cast(Any, msg["value"]).unconstrained()
-        if isinstance(announced, nn.Parameter) and announced is not stored:
-            raise RuntimeError(
-                f"HeadSVGD: Pyro's parameter store has another {msg['name']!r} than the model, of an earlier network, "
-                "which would be trained instead; call pyro.clear_param_store() before the first step"
-            )
+        refuse_other_parameter("HeadSVGD", cast(Any, msg))
         super()._pyro_post_param(msg)
 
 

@@ -138,8 +138,10 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
         bool((labels != labels.round()).any())
         and abs(float(labels.sum()) / len(labels.view(-1, labels.shape[-1])) - 1) < SOFT_TOLERANCE
     ):
+        soft = labels.view(-1, labels.shape[-1])
+        soft = soft[(soft != soft.round()).any(dim=1)][0]
         raise ValueError(
-            f"{type(net).__name__}: expected classes or labels that are 0 or 1, got {labels.tolist()}, with sum 1: for "
+            f"{type(net).__name__}: expected classes or labels that are 0 or 1, got {soft.tolist()}, with sum 1: for "
             "soft labels of one class take program=probattn.models.Classifier, for several labels of an input set "
             'net.config.problem_type = "multi_label_classification"'
         )

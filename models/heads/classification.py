@@ -361,7 +361,7 @@ class Regressor(HeadProgram):
                     f"{type(self).__name__}: expected finite numbers {list(prediction.shape)} as labels, NaN where "
                     f"there is none, got {label.dtype} {list(label.shape)}"
                 )
-            label = label.where(observed, 0).to(prediction.dtype).float()
+            label = label.where(observed, 0).float()
         law: Any = self.scale(prediction.float())
         law = (law if label is None else law.mask(observed)).to_event(1)
         pyro.sample("label", law, obs=label, infer={"prediction": label is None})

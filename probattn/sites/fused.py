@@ -295,6 +295,8 @@ class _WeibullDraw(torch.autograd.Function):
 
 def _normalise(logs: Tensor) -> Tensor:
     """Writes the softmax over the last dimension in place of its logits; their log-sum-exp, ``[..., 1]``."""
+    if not logs.shape[-1]:
+        return logs.logsumexp(dim=-1, keepdim=True)
     largest = logs.amax(dim=-1, keepdim=True)
     torch.softmax(logs, dim=-1, out=logs)
     return largest.sub_(logs.amax(dim=-1, keepdim=True).log_())

@@ -21,9 +21,13 @@ from typing import Any, ClassVar
 
 import pyro
 import torch
+from pyro.contrib.autoname.scoping import NameCountMessenger, ScopeMessenger
 from pyro.distributions import Unit
 from pyro.poutine import collapse_messenger, messenger, runtime
+from pyro.poutine.broadcast_messenger import BroadcastMessenger
 from pyro.poutine.indep_messenger import IndepMessenger
+from pyro.poutine.infer_config_messenger import InferConfigMessenger
+from pyro.poutine.markov_messenger import MarkovMessenger
 from pyro.poutine.mask_messenger import MaskMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.scale_messenger import ScaleMessenger
@@ -33,8 +37,11 @@ from torch import Tensor, nn
 
 from probattn.checks import grouped
 
-INDIFFERENT = (IndepMessenger, ScaleMessenger, MaskMessenger)
-"""Handlers that never look at the value of a site: plates, and factors and masks of log densities."""
+INDIFFERENT = (
+    *(IndepMessenger, ScaleMessenger, MaskMessenger, BroadcastMessenger),
+    *(MarkovMessenger, InferConfigMessenger, ScopeMessenger, NameCountMessenger),
+)
+"""Handlers that never look at the value of a site: of plates, names, Markov steps, and of log densities."""
 EXPECTS = "takes_expectations"
 """Attribute, true of a Pyro handler under which attention takes its expectation, as it does without any."""
 

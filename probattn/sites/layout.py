@@ -92,7 +92,7 @@ class Layout:
 
     def count(self, reduction: KLReduction, shape: torch.Size) -> Tensor | int:
         """Divisor of the KL, at least 1: entries ("mean"), or queries times heads ("keys")."""
-        return shape[1:].numel() if reduction == "mean" else shape[1:3].numel()
+        return max(1, shape[1:].numel() if reduction == "mean" else shape[1:3].numel())
 
 
 PAIRS = Layout()  # all pairs valid

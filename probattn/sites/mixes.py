@@ -76,8 +76,13 @@ def mixed_positive(
     heads = len(mixes[0].weight)
     weight = torch.stack([mix.weight for mix in mixes]).to(state.dtype)
     bias = torch.stack([mix.bias for mix in mixes]).to(state.dtype)
-    mixed = _PositiveMixes.apply(state.reshape(-1, heads, state.shape[2:].numel()), weight, bias)
+    mixed = _PositiveMixes.apply(_by_heads(state, heads), weight, bias)
     return [item.view(state.shape) for item in mixed]
+
+
+def _by_heads(state: Tensor, heads: int) -> Tensor:
+    """Maps ``[..., H, P]`` of all pairs P, also of none."""
+    return state.reshape(state.shape[:2].numel() // heads, heads, state.shape[2:].numel())
 
 
 def _fits(mix: Mix) -> bool:
@@ -91,7 +96,7 @@ def _mixed_by_kernel(mixes: Sequence[Mix], state: Tensor) -> list[Tensor]:
 
     heads = len(mixes[0].weight)
     pairs = [item.to(state.dtype).contiguous() for mix in mixes for item in (mix.weight, mix.bias)]
-    maps = state.reshape(-1, heads, state.shape[2:].numel()).contiguous()
+    maps = _by_heads(state, heads).contiguous()
     mixed = mix_maps(maps, *pairs, *[None] * (4 - len(pairs)))
     return [item.view(state.shape) for item in mixed[: len(mixes)]]
 

@@ -357,7 +357,7 @@ def attention(
             registered with ``pyro.module(name, ...)``), or options that need no parameters, such as
             ``BayesianAttention.bam(prior="constant")``.
         scale: factor of the scores, default ``D ** -0.5``.
-        bias: additive scores, broadcastable to ``[B, H, T, S]``.
+        bias: additive scores, broadcastable to ``[B, H, T, S]``; finite: ``mask`` forbids pairs.
 
     Returns:
         Output ``[B, H, T, E]`` and weights ``[B, H, T, S]``.
@@ -398,7 +398,8 @@ def _built(name: str, method: AttentionSite | BayesianAttention, query: Tensor, 
             f"site {name!r}: these options need parameters of their own; build them once, outside the model: "
             f"method = BayesianAttention(...).build(num_heads={query.shape[1]}, head_dim={key.shape[-1]})"
         )
-    return AttentionSite(method, SiteSpec(query.shape[1], key.shape[-1]))
+    site = AttentionSite(method, SiteSpec(query.shape[1], key.shape[-1]))
+    return site if query.requires_grad or key.requires_grad else site.eval()  # nothing is trained
 
 
 def _check_shapes(name: str, query: Tensor, key: Tensor, value: Tensor) -> None:

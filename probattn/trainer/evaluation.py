@@ -74,6 +74,23 @@ def real_rows(batch: Mapping[str, Any], accelerator: Accelerator) -> Mapping[str
     return {name: value[:count] if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
+def labelled_rows(program: HeadProgram, batch: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """The rows that have a label, and their number; all rows and 0 where none has one.
+
+    The divergence of the others is no part of the evidence lower bound of the data.
+    """
+    labels = [batch[name] for name in program.label_names]
+    observed = [program.is_observed(label).reshape(len(label), -1).any(dim=1) for label in labels]
+    rows = torch.stack(observed).any(dim=0)
+    count = int(rows.sum())
+    if count in (0, len(rows)):
+        return batch, count
+    has_rows = {
+        name for name, value in batch.items() if isinstance(value, Tensor) and value.shape[:1] == rows.shape
+    }
+    return {name: value[rows] if name in has_rows else value for name, value in batch.items()}, count
+
+
 def prediction_words(prediction: Prediction, draws: int) -> str:
     """What predictions are, for the model card."""
     if prediction == "draws":

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.nn import PyroModule
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from probattn.checks import check_share, shown
+from probattn.checks import PlainWarning, check_share, shown
 from probattn.inference.configuration import attention_sites
 from probattn.inference.ensembles.ensemble import ParticleEnsemble
 from probattn.models.program import HeadProgram
 from probattn.sites.particle_layers import particle_count
 
 LABELS = ("labels", "label", "label_ids")  # keys of the labels in a row, as transformers' collators know them
+ROWS_READ = 1000
+"""Rows whose labels are read, where that of the first one does not tell what labels are."""
+LIBRARIES = ("transformers.", "torch.", "probattn.", "peft.")
 PROGRAM = "program=functools.partial(probattn.models.Classifier, class_weights=...) for weights of classes"
 PROCESSES = "launch plain processes (accelerate launch, torchrun)"
 REASONS: Mapping[str, str] = {
@@ -103,14 +108,37 @@ def refuse_other_loss(loss: Any) -> None:
         )
 
 
-def some_labels(*data: Any) -> Tensor | None:
-    """Labels of a row, which tell several classes from several labels; ``ValueError`` where they are no numbers."""
-    rows: Any = next((row for row in data if hasattr(row, "__len__") and not isinstance(row, dict)), ())
-    row = rows[0] if len(rows) else None
+def _labels_of(row: Any) -> Any:
     named = row if isinstance(row, Mapping) else {}
-    labels = next((named[name] for name in LABELS if name in named), None)
+    return next((named[name] for name in LABELS if name in named), None)
+
+
+def warn_of_loss(net: Any) -> None:
+    """Warns of a class of the user's own that takes labels, and so has a loss, which is left out."""
+    forward = next((vars(kind)["forward"] for kind in type(net).__mro__ if "forward" in vars(kind)), None)
+    module = getattr(forward, "__module__", "")
+    if not module.startswith(LIBRARIES) and "labels" in inspect.signature(cast(Any, forward)).parameters:
+        warnings.warn(
+            f"ProbabilisticTrainer: the loss of {type(net).__name__}.forward is left out, for the loss is the evidence "
+            f"lower bound; give the likelihood as a program, {PROGRAM}",
+            PlainWarning,
+            stacklevel=4,
+        )
+
+
+def some_labels(*data: Any) -> Tensor | None:
+    """Labels of a row, which tell several classes from several labels; ``ValueError`` where they are no numbers.
+
+    Labels of 0 and 1 whose sum is 1 may be soft labels of one class too: then those of more rows, ``[N, C]``.
+    """
+    rows: Any = next((row for row in data if hasattr(row, "__len__") and not isinstance(row, dict)), ())
+    labels = _labels_of(rows[0]) if len(rows) else None
     try:
-        return None if labels is None else torch.as_tensor(labels)
+        first = None if labels is None else torch.as_tensor(labels)
+        if first is None or not first.is_floating_point() or first.ndim != 1 or float(first.sum()) != 1:
+            return first
+        more = (torch.as_tensor(_labels_of(rows[number])) for number in range(min(len(rows), ROWS_READ)))
+        return torch.stack(list(more))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"ProbabilisticTrainer: expected numbers as labels, got {shown(labels)} in the first row; number the "

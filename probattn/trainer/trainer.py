@@ -42,6 +42,7 @@ from probattn.trainer.evaluation import (
     EvaluationMeans,
     Prediction,
     add_to_card,
+    labelled_rows,
     mean_of_draws,
     mean_of_moments,
     prediction_words,
@@ -56,6 +57,7 @@ from probattn.trainer.refusals import (
     refuse_smoothing,
     size_for_particles,
     some_labels,
+    warn_of_loss,
 )
 from probattn.trainer.updates import (
     Objective,
@@ -225,6 +227,7 @@ class ProbabilisticTrainer(Checkpoints):
         return self._objective
 
     def _default_program(self, net: Any) -> HeadProgram:
+        warn_of_loss(net)
         program = program_for(net, labels=some_labels(self.train_dataset, self.eval_dataset))
         if not isinstance(program, HeadProgram):
             raise TypeError(
@@ -340,11 +343,11 @@ class ProbabilisticTrainer(Checkpoints):
             num_items_in_batch = self.program.observations(inputs)
         guide.kl_weight = self.kl_schedule.weight(self.state.global_step, max(self.state.max_steps, 1))
         guide.noise = self.noise(TRAINING, self.state.global_step, updates.micro_batch)
-        rows = len(next(iter(inputs.values())))
+        labelled, rows = labelled_rows(self.program, inputs)
         share = rows / max(int(num_items_in_batch), 1)
         if self.args.average_tokens_across_devices:
             share *= self.accelerator.num_processes  # gradients are averaged over processes
-        terms = model(inputs)
+        terms = model(labelled)
         updates.add(share * torch.stack([term.detach() for term in terms]))
         return share * terms.loss
 
@@ -474,8 +477,7 @@ class ProbabilisticTrainer(Checkpoints):
         """The batch's loss by label under the final KL weight; its terms go into the means of the data set."""
         guide = self._bound().guide
         guide.kl_weight, guide.noise = self.kl_schedule.final, self.noise(EVALUATION, number)
-        batch = real_rows(inputs, self.accelerator)
-        rows = len(next(iter(batch.values())))
+        batch, rows = labelled_rows(self.program, real_rows(inputs, self.accelerator))
         labels = self.program.observations(batch)
         if labels == 0:
             return torch.zeros((), device=self.args.device)

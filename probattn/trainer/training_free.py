@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 from probattn.checks import check_batch, check_number
 from probattn.inference.predictive import posterior_expectation, posterior_predict
 from probattn.models.choosing import program_for
+from probattn.models.heads.classification import Classifier
 from probattn.models.hosts.convert import convert, revert
 from probattn.models.hosts.hosting import conversion
-from probattn.models.program import IGNORED, check_classes
+from probattn.models.program import IGNORED, check_classes, evaluating
 from probattn.sites.bayesian import BayesianAttention
 
 OWNER = "training_free"
@@ -86,19 +87,23 @@ def training_free(
     check_number(OWNER, "tolerance", tolerance, positive=True)
     if conversion(net) is not None:
         raise ValueError(f"{OWNER}: expected a plain network, got a converted one; revert(net) first")
-    if (link := program_for(net).link) != "softmax":
-        raise ValueError(f"{OWNER}: expected a classifier of one class a row, got a head with link {link!r}")
+    if not isinstance(program := program_for(net), Classifier):
+        raise ValueError(f"{OWNER}: expected a classifier of one class a row, got {type(program).__name__}")
     if iter(validation) is validation:
         raise ValueError(
             f"{OWNER}: expected batches that can be gone through again (a list), got an iterator"
         )
-    before, trials = _loss(net, validation, 0, seed), dict[float, float]()
+    with evaluating(net):
+        before, trials = _loss(net, validation, 0, seed), dict[float, float]()
 
     def fits(log_k: float) -> bool:
         concentration = math.exp(log_k)
         convert(net, BayesianAttention.bam(concentration), layers=layers)
-        trials[concentration] = _loss(net, validation, num_samples, seed)
-        revert(net)
+        try:
+            with evaluating(net):
+                trials[concentration] = _loss(net, validation, num_samples, seed)
+        finally:
+            revert(net)
         return trials[concentration] <= before + tolerance
 
     low, high = map(math.log, BOUNDS)
@@ -117,8 +122,7 @@ def _loss(
     net: PreTrainedModel, validation: Iterable[Mapping[str, Tensor]], num_samples: int, seed: int
 ) -> float:
     """Mean negative log-likelihood of a label, of the mean over samples, or of the network's output for none."""
-    total, count, training = 0.0, 0, net.training
-    net.eval()
+    total, count = 0.0, 0
     for number, batch in enumerate(validation):
         check_batch(OWNER, batch)
         inputs = {name: value.to(net.device) for name, value in batch.items()}
@@ -136,7 +140,6 @@ def _loss(
         likelihood = probabilities.double()[labelled].gather(1, labels[labelled, None])
         total -= float(likelihood.clamp_min(torch.finfo(torch.float64).tiny).log().sum())
         count += len(likelihood)
-    net.train(training)
     if not count:
         raise ValueError(f"{OWNER}: expected labels in the validation batches, got none")
     return total / count

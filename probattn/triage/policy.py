@@ -144,8 +144,10 @@ class Policy(Record):
         size: number of these held-out inputs.
         held: their uncertainties and predicted classes, to test new inputs for a distribution shift.
         network: fingerprint of the network; None if it is not known, as after :func:`probattn.triage.calibrate`.
-            ``probattn predict`` refuses such a policy.
+            ``probattn predict`` refuses such a policy. After ``ProbabilisticTrainer.triage``, that of the weights in
+            memory (``"weights:..."``).
         inputs: fingerprint of the held-out data; None if it is not known.
+        max_length: number of tokens to which texts were truncated; None if it is not known.
     """
 
     kind: Literal["policy"] = "policy"
@@ -167,6 +169,7 @@ class Policy(Record):
     held: Seen
     network: str | None = None
     inputs: str | None = None
+    max_length: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TextClassificationPipeline
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.utils.generic import ModelOutput
 
 from probattn.checks import is_blank
 from probattn.files.durable import digest
-from probattn.files.manifest import manifest_content
+from probattn.files.manifest import DamagedFolderError, manifest_content, verify_folder
 from probattn.inference import posterior_moments, posterior_predict
 from probattn.inference.configuration import attention_sites
 from probattn.inference.laplace import last_features, last_layer
@@ -23,9 +26,12 @@ from probattn.tasks import run_task
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import network_digest
 from probattn.triage.policy import FEATURES, POLICY, Decision, Policy, read_policy, sibling, write_policy
+from probattn.triage.trainers import WEIGHTS, weights_digest
+
+FEATURES_FILE = sibling(Path(POLICY), FEATURES).name
 
 
-def save_policy(policy: Policy, folder: Path | str) -> Path:
+def save_policy(policy: Policy, folder: Path | str, *, max_length: int | None = None) -> Path:
     """Writes a policy into the folder of a saved network, with its fingerprint, for :func:`selective_pipeline`.
 
     If it has ``novelty``, the features of the training data are written too.
@@ -34,21 +40,46 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
         policy: policy of ``ProbabilisticTrainer.triage`` or :func:`probattn.triage.calibrate`.
         folder: folder that ``save_pretrained`` or ``trainer.save_model`` wrote, with the tokenizer. If it has no
             ``manifest.json`` (a network that is not converted), do not add files later: they change the fingerprint.
+        max_length: number of tokens to which the held-out texts were truncated; the pipeline truncates to it.
 
     Returns:
         The path of the policy, ``policy.json``.
 
     Raises:
-        RunError: the folder has no saved network.
+        RunError: the folder has no saved network, or one with other weights or without the latent attention with which
+            the policy was calibrated.
     """
-    folder = Path(folder)
-    if not (folder / "config.json").exists():
+    folder, adapters = Path(folder), (Path(folder) / "adapter_config.json").exists()
+    if not adapters and not (folder / "config.json").exists():
         raise RunError(f"{folder}: expected the folder of a saved network, got none with config.json")
-    return write_policy(policy.model_copy(update={"network": _fingerprint(folder)}), folder / POLICY)
+    fingerprint = _fingerprint(folder)
+    in_memory = (policy.network or "").startswith(WEIGHTS)
+    if in_memory and policy.num_samples and not (folder / FILE).exists():
+        raise RunError(
+            f"{folder}: expected a network with latent attention, since the policy is of {policy.num_samples} samples, "
+            f"got none with {FILE}; convert the whole network, not a part of it, before it is calibrated and saved"
+        )
+    # A folder of adapters has not all the weights that the network has in memory.
+    expected = (
+        saved_weights(folder) if in_memory and not adapters else policy.network if in_memory else fingerprint
+    )
+    if policy.network not in (None, expected):
+        raise RunError(
+            f"{folder}: expected the weights with which the policy was calibrated, got others; save the network that "
+            "was calibrated, or calibrate this one"
+        )
+    changed = {"network": fingerprint, "max_length": max_length or policy.max_length}
+    return write_policy(policy.model_copy(update=changed), folder / POLICY)
+
+
+def saved_weights(folder: Path) -> str:
+    """What :func:`probattn.triage.trainers.weights_digest` gives for the weights in a folder."""
+    files = (file for file in folder.glob("*.safetensors") if file.name != FEATURES_FILE)
+    return weights_digest(tensor for file in files for tensor in load_file(file).values())
 
 
 def _fingerprint(folder: Path) -> str:
-    return digest([manifest_content(folder, without=(CARD, POLICY, sibling(Path(POLICY), FEATURES).name))])
+    return digest([manifest_content(folder, without=(CARD, POLICY, FEATURES_FILE))])
 
 
 class SelectivePipeline(TextClassificationPipeline):
@@ -62,10 +93,12 @@ class SelectivePipeline(TextClassificationPipeline):
     Args:
         policy: the policy.
         **options: options of transformers' pipeline: ``model``, ``tokenizer``, ``device``, ``batch_size``,
-            ``max_length``.
+            ``max_length``. Texts are truncated, by default to the ``max_length`` of the policy, else to the largest
+            number of tokens of the tokenizer and the network.
 
     Raises:
-        RunError: the policy has no classes, or lacks the features of the training data for its ``novelty``.
+        RunError: the policy has no classes, lacks the features of the training data for its ``novelty``, or has
+            another ``max_length``.
     """
 
     def __init__(self, *, policy: Policy, **options: Any) -> None:
@@ -73,7 +106,13 @@ class SelectivePipeline(TextClassificationPipeline):
             raise RunError("SelectivePipeline: expected a policy of classes, got one of other answers")
         self.policy, rule = policy, policy.novelty
         self._distance = None if rule is None else rule.distance(POLICY)
-        super().__init__(**options)
+        length = options.setdefault("max_length", policy.max_length or _longest(options))
+        if policy.max_length not in (None, length):
+            raise RunError(
+                f"SelectivePipeline: expected max_length={policy.max_length}, with which the policy was calibrated, "
+                f"got {length}; leave it out, or calibrate with {length}"
+            )
+        super().__init__(**{"truncation": length is not None, **options})
         latent = bool(attention_sites(self.model)) or particle_count(self.model) is not None
         self._samples = policy.num_samples if latent else 0
 
@@ -129,6 +168,16 @@ class SelectivePipeline(TextClassificationPipeline):
         return output if decision.novelty is None else {**output, "novelty": decision.novelty}
 
 
+def _longest(options: Mapping[str, Any]) -> int | None:
+    """The largest number of tokens that the pipeline's tokenizer and network take; None if neither says."""
+    config: Any = getattr(options.get("model"), "config", None)
+    sizes = (
+        getattr(options.get("tokenizer"), "model_max_length", None),
+        getattr(config, "max_position_embeddings", None),
+    )
+    return min((size for size in sizes if size is not None and 0 < size < VERY_LARGE_INTEGER), default=None)
+
+
 def selective_pipeline(
     folder: Path | str, policy: Policy | Path | str | None = None, **options: Any
 ) -> SelectivePipeline:
@@ -156,6 +205,12 @@ def selective_pipeline(
         options = {"truncation": True, "max_length": recipe.data.max_length, **options}
     else:
         expected, network = _fingerprint(folder), folder
+        try:
+            verify_folder(folder)
+        except DamagedFolderError as error:
+            raise RunError(
+                f"{folder}: expected the network as it was saved, got {error}; save it again"
+            ) from error
     if decides.network != expected:
         raise RunError(
             f"{folder}: expected a policy for this network, got one for another; calibrate it again, and keep it with "

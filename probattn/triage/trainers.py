@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
+from probattn.files.durable import digest
 from probattn.inference.laplace import FITTED, FeatureDistance, Features, last_features, last_layer
 from probattn.models.heads.classification import Classifier, MultipleChoice
 from probattn.models.program import IGNORED
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from probattn.triage.policy import Policy
 
 OWNER = "ProbabilisticTrainer.triage"
+WEIGHTS = "weights:"
+"""Start of the fingerprint of a network in memory."""
+OF_TRAINER = {
+    "uncertainty": "prediction",
+    "num_samples": "num_samples",
+    "seed": "args.seed",
+    "tolerance": None,
+}
+"""Options that a trainer's policy does not take, and where the trainer has them."""
 
 
 def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, options: TriageOptions) -> Policy:
@@ -35,6 +46,12 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
             f"{OWNER}: score: expected 'least_confidence' or 'predictive_entropy', since a trainer keeps no draws, got "
             f"{options.score!r}; give those of posterior_predict to probattn.triage.judged_probabilities and calibrate"
         )
+    for name, of_trainer in OF_TRAINER.items():
+        if getattr(options, name) != getattr(TriageOptions(), name):
+            advice = f"which is {of_trainer} of the trainer" if of_trainer else "which is for regression"
+            raise ValueError(f"{OWNER}: expected no {name}, {advice}, got {getattr(options, name)!r}")
+    if dataset is trainer.train_dataset:
+        raise ValueError(f"{OWNER}: expected held-out data, got the training data of the trainer")
     watched = trainer.eval_dataset  # or several by name
     if pilot is None and watched is not dataset and not isinstance(watched, dict):
         pilot = watched
@@ -48,7 +65,22 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
     samples = trainer.num_samples if drawn else 0
     uncertainty = "moments" if trainer.prediction == "moments" else "draws"
     novelty = None if distance is None or policy.novelty is None else policy.novelty.measured_by(distance)
-    return policy.model_copy(update={"num_samples": samples, "uncertainty": uncertainty, "novelty": novelty})
+    changed = {
+        "num_samples": samples,
+        "uncertainty": uncertainty,
+        "novelty": novelty,
+        "seed": trainer.args.seed,
+    }
+    if trainer.args.world_size == 1:  # of several processes each may have a part of the weights
+        network: Any = trainer.program.net
+        changed["network"] = weights_digest(network.state_dict().values())
+    return policy.model_copy(update=changed)
+
+
+def weights_digest(tensors: Iterable[Tensor]) -> str:
+    """A fingerprint of the different tensors among a network's weights, whatever their names and order."""
+    flat = (tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors)
+    return WEIGHTS + digest(sorted({digest([tensor.numpy().tobytes()]) for tensor in flat}))
 
 
 def _distance(trainer: ProbabilisticTrainer) -> FeatureDistance:
@@ -84,11 +116,21 @@ def _features(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Feature
         raise RunError(f"{OWNER}: novelty: {error}") from error
 
 
+def _predicted(trainer: ProbabilisticTrainer, dataset: Any, prefix: str) -> Any:
+    """A trainer's predictions, without options of the user's by which they are no array of logits."""
+    preprocess, joined = trainer.preprocess_logits_for_metrics, trainer.args.eval_do_concat_batches
+    trainer.preprocess_logits_for_metrics, trainer.args.eval_do_concat_batches = None, True
+    try:
+        return trainer.predict(dataset, metric_key_prefix=prefix)
+    finally:
+        trainer.preprocess_logits_for_metrics, trainer.args.eval_do_concat_batches = preprocess, joined
+
+
 def _judged(
     trainer: ProbabilisticTrainer, dataset: Any, name: str, distance: FeatureDistance | None
 ) -> Judged:
     """Predictions of a data set beside its labels; those of tokens, and several labels, are right as a whole."""
-    predicted = trainer.predict(dataset, metric_key_prefix="triage")
+    predicted = _predicted(trainer, dataset, "triage_pilot" if name == "pilot" else "triage")
     logits: Any = predicted.predictions
     if logits is None:
         raise RunError(f"{OWNER}: {name}: expected held-out inputs, got none")
@@ -117,6 +159,9 @@ def _judged(
         return judged_scores(doubts.amax(dim=1), errors.any(dim=1), title=name)
     numbered = isinstance(trainer.program, MultipleChoice)  # whose choices have no names
     names: Any = cast(Any, trainer.program.net).config.id2label
+    if not numbered and set(names) != set(range(logits.shape[1])):
+        words = f"a name in config.id2label for each of {logits.shape[1]} classes"
+        raise ValueError(f"{OWNER}: expected {words}, got {names}")
     classes = [str(number if numbered else names[number]) for number in range(logits.shape[1])]
     judged = judged_probabilities(probabilities, target, classes, title=name)
     if distance is None:

@@ -1,16 +1,19 @@
 """Weights of classes, soft labels and missing labels in a trainer, beside torch's loss."""
 
+import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from pyro import poutine
 from torch.nn.functional import cross_entropy
-from transformers import EvalPrediction, TrainerCallback
+from transformers import BertForSequenceClassification, EvalPrediction, TrainerCallback
 
 from probattn import BayesianAttention, ProbabilisticTrainer
+from probattn.checks import PlainWarning
 from probattn.inference import KLSchedule
-from probattn.models import Classifier
+from probattn.models import Classifier, MultiLabelClassifier, Regressor
 from probattn.trainer import compute_uncertainty
 
 BAYESIAN = BayesianAttention()
@@ -117,3 +120,102 @@ def test_soft_labels_without_their_program_are_refused(scene, tmp_path):
         ValueError, match=r"with sum 1: for soft labels .* program=probattn.models.Classifier"
     ):
         ProbabilisticTrainer(model=scene.bert(), args=scene.arguments(tmp_path), train_dataset=rows)
+
+
+def test_one_unanimous_row_does_not_make_soft_labels_several_labels(scene, tmp_path):
+    rows = [row | {"labels": [0.3, 0.7]} for row in scene.classes(9)]
+    rows[0]["labels"] = [0.0, 1.0]
+    with pytest.raises(ValueError, match=r"got \[0\.3.*, 0\.6.*\], with sum 1: for soft labels"):
+        ProbabilisticTrainer(model=scene.bert(), args=scene.arguments(tmp_path), train_dataset=rows)
+    for number, row in enumerate(rows):
+        row["labels"] = [0.0, 1.0] if number % 2 else [1.0, 1.0]
+    trainer = ProbabilisticTrainer(model=scene.bert(), args=scene.arguments(tmp_path), train_dataset=rows[1:])
+    assert isinstance(trainer.program, MultiLabelClassifier)
+
+
+@pytest.mark.parametrize("head", ["classes", "tokens"])
+def test_rows_without_a_label_do_not_count(scene, tmp_path, head):
+    """Neither their divergence in an evaluation nor that in a training step; with noise that all rows share."""
+    kind = "SequenceClassification" if head == "classes" else "TokenClassification"
+    rows = scene.classes(8) if head == "classes" else scene.tokens(8)
+    for number, row in enumerate(rows):
+        if number % 4:
+            row["labels"] = -100 if head == "classes" else torch.full_like(row["labels"], -100)
+    results = []
+    for data in (rows, rows[::4]):
+        net = scene.network(lambda: scene.bert(kind, num_labels=3), BAYESIAN)
+        args = scene.arguments(tmp_path, max_steps=1, per_device_train_batch_size=8)
+        recorder = Gradients()
+        trainer = scene.Noiseless(
+            model=net,
+            args=args,
+            train_dataset=data,
+            eval_dataset=data,
+            kl_schedule=KLSchedule(kind="constant", final=1.0),
+            data_collator=scene.collate,
+            callbacks=[recorder],
+        )
+        terms = trainer.evaluate()
+        trainer.train()
+        results.append((terms, trainer.state.log_history[0], recorder.values))
+    (first, step, gradients), (second, expected, others) = results
+    for name in ("eval_loss", "eval_kl", "eval_log_likelihood"):
+        assert first[name] == pytest.approx(second[name], rel=1e-4)
+    for name in ("loss", "kl", "log_likelihood"):
+        assert step[name] == pytest.approx(expected[name], rel=1e-4)
+    for name, value in gradients.items():
+        torch.testing.assert_close(value, others[name], atol=1e-5, rtol=1e-3)
+
+
+def test_a_batch_without_any_label_does_not_move_the_network(scene, tmp_path):
+    rows = [row | {"labels": -100} for row in scene.classes(4)]
+    net = scene.network(scene.bert, BAYESIAN)
+    recorder = Gradients()
+    trainer = ProbabilisticTrainer(
+        model=net,
+        args=scene.arguments(tmp_path, max_steps=1, per_device_train_batch_size=4),
+        train_dataset=rows,
+        kl_schedule=KLSchedule(kind="constant", final=1.0),
+        data_collator=scene.collate,
+        callbacks=[recorder],
+    )
+    with pytest.warns(PlainWarning, match="no row of the batch has a label"):
+        trainer.train()
+    assert trainer.state.log_history[0]["loss"] == 0.0
+    assert all(not value.any() for value in recorder.values.values())
+
+
+def test_numbers_are_observed_in_single_precision_under_autocast():
+    labels = torch.tensor([2013.0, 2014.25, 2018.5])
+    program = Regressor(torch.nn.Linear(1, 1))
+    batch = {"x": torch.ones(3, 1), "labels": labels}
+
+    def likelihood():
+        prediction = torch.full((3, 1), 2016.0)
+        with torch.autocast("cpu", torch.bfloat16):
+            cast = prediction.bfloat16()
+        trace = poutine.trace(lambda: program.observe(cast, batch, {})).get_trace()
+        return trace.nodes["label"]["value"]
+
+    torch.testing.assert_close(likelihood().flatten(), labels)
+
+
+class Weighted(BertForSequenceClassification):
+    """A network with a loss of its own."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, **options):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask, **options)
+        if labels is not None:
+            output.loss = cross_entropy(output.logits, labels, weight=torch.tensor(WEIGHTS))
+        return output
+
+
+def test_a_loss_of_the_network_s_class_is_left_out_with_a_warning(scene, tmp_path):
+    rows, net = scene.classes(4), Weighted(scene.bert().config)
+    with pytest.warns(PlainWarning, match=r"the loss of Weighted\.forward is left out.*class_weights"):
+        ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path), train_dataset=rows)
+    options = {"args": scene.arguments(tmp_path), "train_dataset": rows}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlainWarning)
+        ProbabilisticTrainer(model=net, program=partial(Classifier, class_weights=WEIGHTS), **options)
+        ProbabilisticTrainer(model=scene.bert(), **options)

@@ -85,12 +85,22 @@ def test_what_it_refuses(net, batches):
     with pytest.raises(
         ValueError, match=r"expected labels in 0\.\.\d, or -100 where there is none, got 7\.\."
     ):
-        probattn.training_free(net, [wrong])
+        probattn.training_free(net.train(), [wrong])
+    assert net.training and conversion(net) is None
+    fails = iter([True, False])
+
+    class Once(list):
+        def __iter__(self):
+            return super().__iter__() if next(fails) else iter([wrong])
+
+    with pytest.raises(ValueError, match="expected labels in"):
+        probattn.training_free(net, Once(batches))
+    assert net.training and conversion(net) is None
     with pytest.raises(ValueError, match="tolerance"):
         probattn.training_free(net, batches, tolerance=-1.0)
     net.config.problem_type = "multi_label_classification"
     with pytest.raises(
-        ValueError, match="expected a classifier of one class a row, got a head with link 'sigmoid'"
+        ValueError, match="expected a classifier of one class a row, got MultiLabelClassifier"
     ):
         probattn.training_free(net, batches)
     net.config.problem_type = None

@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMultipleChoice, GPT2Config, GPT2LMHeadModel
 
-from probattn import BayesianAttention, ProbabilisticTrainer, convert
+from probattn import AlignmentAttention, BayesianAttention, ProbabilisticTrainer, RepulsiveAttention, convert
+from probattn.checks import PlainWarning
 from probattn.inference import posterior_expectation
 from probattn.tasks import RunError
 from probattn.triage import (
@@ -15,8 +16,10 @@ from probattn.triage import (
     judged_probabilities,
     judged_scores,
     read_policy,
+    save_policy,
     write_policy,
 )
+from probattn.triage.trainers import weights_digest
 
 
 def trainer_of(scene, folder, *head, **options):
@@ -35,7 +38,8 @@ def test_it_is_that_of_the_predictions(scene, tmp_path):
         names = list(trainer.model.config.id2label.values())
         return judged_probabilities(probabilities, torch.as_tensor(output.label_ids), names, title=name)
 
-    mean = {"num_samples": 0}  # one pass at the posterior mean
+    weights = weights_digest(trainer.model.state_dict().values())
+    mean = {"num_samples": 0, "seed": trainer.args.seed, "network": weights}  # one pass at the posterior mean
     expected = calibrate(judged(test, "the data set"), judged(pilot, "pilot"), TriageOptions(error=0.7))
     expected = expected.model_copy(update=mean)
     assert trainer.triage(test, error=0.7) == expected
@@ -48,6 +52,65 @@ def test_it_is_that_of_the_predictions(scene, tmp_path):
     assert trainer.triage(test, error=None, cost=5.0) == alone and "at the least cost" in str(alone)
     by_class = trainer.triage(test, error=0.7, by_class=True)
     assert by_class.by_class and "an error of at most 70%" in str(by_class)
+
+
+def test_other_options_of_the_trainer_do_not_change_it(scene, tmp_path):
+    trainer, rows = trainer_of(scene, tmp_path), scene.classes(60)
+    trainer.eval_dataset = scene.classes(20, seed=1)
+    expected = trainer.triage(rows, error=0.7)
+    trainer.preprocess_logits_for_metrics = lambda logits, *_: logits.softmax(-1) / 10
+    trainer.args.eval_do_concat_batches = False
+    assert trainer.triage(rows, error=0.7) == expected
+    assert trainer.preprocess_logits_for_metrics is not None and not trainer.args.eval_do_concat_batches
+    trainer.model.config.id2label = {0: "LABEL_0"}
+    with pytest.raises(ValueError, match=r"expected a name in config\.id2label for each of 2 classes"):
+        trainer.triage(rows, error=0.7)
+
+
+@pytest.mark.parametrize(
+    ("method", "draws"),
+    [
+        (None, 0),
+        (RepulsiveAttention(), 0),
+        (AlignmentAttention("gan"), 0),
+        (BayesianAttention(), 0),
+        (BayesianAttention(), 3),
+        (BayesianAttention.bam(2.0), 3),
+    ],
+)
+def test_it_belongs_to_the_weights_that_it_was_calibrated_with(scene, tmp_path, method, draws):
+    net = scene.bert() if method is None else scene.network(scene.bert, method)
+    options = {"prediction": "draws", "num_samples": draws} if draws else {}
+    trainer = ProbabilisticTrainer(
+        model=net, args=scene.arguments(tmp_path), data_collator=scene.collate, **options
+    )
+    policy = trainer.triage(scene.classes(60), error=0.9)
+    trainer.save_model(tmp_path / "saved")
+    file = save_policy(policy, tmp_path / "saved", max_length=9)
+    stored = read_policy(file)
+    assert stored.max_length == 9 and stored.num_samples == draws
+    save_policy(stored, tmp_path / "saved")  # it has the folder's fingerprint now
+    with torch.no_grad():
+        net.classifier.bias.add_(1)
+    trainer.save_model(tmp_path / "other")
+    for one in (policy, stored):
+        with pytest.raises(
+            RunError, match="expected the weights with which the policy was calibrated, got others"
+        ):
+            save_policy(one, tmp_path / "other")
+
+
+def test_samples_need_a_network_saved_with_its_latent_attention(scene, tmp_path):
+    net = scene.bert()
+    convert(net.bert, BayesianAttention())
+    options = {"prediction": "draws", "num_samples": 3, "data_collator": scene.collate}
+    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path), **options)
+    policy = trainer.triage(scene.classes(60), error=0.9)
+    trainer.save_model(tmp_path / "saved")
+    with pytest.raises(
+        RunError, match="expected a network with latent attention, since the policy is of 3 samples"
+    ):
+        save_policy(policy, tmp_path / "saved")
 
 
 @pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification"])
@@ -75,6 +138,17 @@ def test_what_it_cannot_judge_is_refused(scene, tmp_path):
         trainer.triage(unlabelled)
     with pytest.raises(ValueError, match="confidence"):
         trainer.triage(scene.classes(4), confidence=2.0)
+    for option, words in {
+        "uncertainty": ("moments", "prediction of"),
+        "num_samples": (50, "num_samples of"),
+        "seed": (7, r"args\.seed of"),
+        "tolerance": (0.5, "for regression"),
+    }.items():
+        with pytest.raises(ValueError, match=f"expected no {option}, which is {words[1]}"):
+            trainer.triage(scene.classes(4), **{option: words[0]})
+    trainer.train_dataset = scene.classes(4)
+    with pytest.raises(ValueError, match="expected held-out data, got the training data"):
+        trainer.triage(trainer.train_dataset)
     numbers = trainer_of(scene, tmp_path, num_labels=1)
     with pytest.raises(ValueError, match=r"expected a head of classes, tokens or labels, got Regressor"):
         numbers.triage(scene.classes(4))
@@ -170,7 +244,8 @@ def test_a_language_model_is_judged_by_the_next_token(scene, tmp_path, step):
     net.step = step
     ids = (torch.arange(100)[:, None] + torch.arange(8)) % 60
     rows = [{"input_ids": row, "labels": row} for row in ids]
-    trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path))
+    with pytest.warns(PlainWarning, match=r"the loss of Repeating\.forward is left out"):
+        trainer = ProbabilisticTrainer(model=net, args=scene.arguments(tmp_path))
     said = "100 of 100 held-out inputs answered" if step else "no input can be answered"
     assert str(trainer.triage(rows, error=0.1)).startswith(said)
 

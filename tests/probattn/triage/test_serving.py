@@ -133,6 +133,31 @@ def test_a_policy_belongs_to_its_weights(saved, tmp_path):
         selective_pipeline(folder)
 
 
+def test_texts_are_truncated_as_those_of_the_calibration(saved):
+    folder, policy, _ = saved
+    save_policy(policy, folder)
+    long = " ".join(TEXTS[2].split() * 200)
+    assert selective_pipeline(folder)([TEXTS[0], long])[1]["decision"] in ("answer", "person")
+    save_policy(policy, folder, max_length=5)
+    pipeline = selective_pipeline(folder)
+    first = " ".join(TEXTS[2].split()[:5])
+    scores = [output["score"] for output in pipeline([TEXTS[2], first])]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-6)
+    with pytest.raises(RunError, match="expected max_length=5, with which the policy was calibrated, got 4"):
+        selective_pipeline(folder, max_length=4)
+
+
+def test_a_damaged_folder_is_refused(saved, tmp_path):
+    folder, policy, _ = saved
+    save_policy(policy, folder)
+    other = shutil.copytree(folder, tmp_path / "other")
+    if not (other / "probattn.json").exists():
+        pytest.skip("has no manifest")
+    (other / "probattn.json").unlink()
+    with pytest.raises(RunError, match=r"expected the network as it was saved, got .*probattn\.json"):
+        selective_pipeline(other)
+
+
 @pytest.mark.parametrize("novelty", [(), ("--novelty", "0.3")], ids=["by uncertainty", "and by distance"])
 def test_a_run_decides_as_predict_does(run, command, tmp_path, novelty):
     folder = tmp_path / "run"
