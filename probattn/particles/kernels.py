@@ -145,8 +145,9 @@ class MedianRBF(RadialKernel):
     .. math:: \kappa(x, y) = \exp\left(-\frac{|x - y|^2}{h}\right), \qquad h = \frac{\mathrm{med}^2}{\log M}
 
     with med the median distance between two particles, the lower one of an even number, as in torch (if it is 0, that
-    of the distances > 0; if all particles coincide, h = 1). Particles keep correlations but only about a share log M / N of the posterior's variance if N is
-    large. The kernel between two particles (M = 2) is 1/2 at every distance > 0.
+    of the distances > 0; if all particles coincide, h = 1). Particles keep correlations but only about a share
+    log M / N of the posterior's variance if N is large. The kernel between two particles (M = 2) is 1/2 at every
+    distance > 0.
 
     Args:
         bandwidth: a fixed h > 0, in units of a squared distance; None for the formula above.

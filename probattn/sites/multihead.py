@@ -88,6 +88,7 @@ class MultiheadAttention(nn.MultiheadAttention, PyroModule):
         site_spec = SiteSpec(num_heads, self.head_dim)
         self.latent = AttentionSite(options, site_spec).to(device=device, dtype=dtype)
         self.site = site
+        self.named_by_link = False
         self._pyro_name = site or ""  # of its parameters, as long as no parent gives it another
         # A hook also keeps torch.nn.TransformerEncoderLayer from its fused path, which would go round the site.
         self.register_forward_pre_hook(_start_alone)
@@ -309,8 +310,8 @@ def link(network: nn.Module, *, together: bool = True) -> nn.Module:
             network.register_forward_pre_hook(chain.begin)
             network.register_forward_hook(chain.clear, always_call=True)
     for name, layer in layers.items():
-        if layer.site is None:
-            layer.site = name or None
+        if layer.site is None or layer.named_by_link:  # also by that of a part of the network
+            layer.site, layer.named_by_link = name or None, True
         layer._pyro_name = layer._pyro_name or name
     return network
 
@@ -322,7 +323,7 @@ def _check_heads(stack: dict[str, LatentSite]) -> None:
         if number != expected:
             raise ValueError(
                 f"link: expected layers with as many heads, got {expected} in {first!r} and {number} in {name!r}; link "
-                "parts of the network, or link(network, together=False)"
+                "parts of the network whose layers have names (site=...), or link(network, together=False)"
             )
 
 

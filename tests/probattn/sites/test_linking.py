@@ -174,3 +174,29 @@ def test_head_particles_say_how_heads_of_ones_own_module_are_moved():
         ValueError, match=r"Two has no repulsive heads, nor .*probattn\.particles\.head_slices"
     ):
         inference.HeadParticles(Two(), num_data=10)
+
+
+class Block(nn.Module):
+    """A part that links itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend = layer()
+        probattn.link(self)
+
+    def forward(self, x):
+        return self.attend(x, x, x)[0]
+
+
+def test_layers_of_linked_parts_are_named_by_their_places_in_the_whole():
+    whole = probattn.link(nn.Sequential(Block(), Block(), layer(site="named")))
+    names = [module.site_name for module in whole.modules() if isinstance(module, MultiheadAttention)]
+    assert names == ["0.attend", "1.attend", "named"]
+    x = torch.randn(B, T, E)
+
+    def model():
+        with pyro.plate("data", B):
+            output = whole[1](whole[0](x))
+            pyro.sample("y", dist.Normal(output.mean((1, 2)), 1.0), obs=torch.zeros(B))
+
+    assert {"0.attend", "1.attend"} <= inference.AttentionGuide(model)().keys()

@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional as F
-from transformers import BertConfig, BertForMultipleChoice, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMultipleChoice,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 from probattn import AlignmentAttention, BayesianAttention, ProbabilisticTrainer, RepulsiveAttention, convert
 from probattn.checks import PlainWarning
@@ -17,6 +26,7 @@ from probattn.triage import (
     judged_scores,
     read_policy,
     save_policy,
+    selective_pipeline,
     write_policy,
 )
 from probattn.triage.trainers import weights_digest
@@ -98,6 +108,30 @@ def test_it_belongs_to_the_weights_that_it_was_calibrated_with(scene, tmp_path, 
             RunError, match="expected the weights with which the policy was calibrated, got others"
         ):
             save_policy(one, tmp_path / "other")
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_adapters_have_policies_too(scene, tmp_path, converted):
+    scene.bert().save_pretrained(tmp_path / "base")
+    base = BertForSequenceClassification.from_pretrained(tmp_path / "base")
+    net = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", target_modules="all-linear", r=2))
+    net = convert(net, BayesianAttention()) if converted else net
+    trainer = ProbabilisticTrainer(
+        model=net, args=scene.arguments(tmp_path / "run"), data_collator=scene.collate
+    )
+    policy = trainer.triage(scene.classes(60), error=0.9)
+    trainer.save_model(tmp_path / "adapters")
+    words = {f"w{number}": number for number in range(trainer.model.config.vocab_size)}
+    made = Tokenizer(models.WordLevel(words, "w0"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=made, pad_token="w0").save_pretrained(tmp_path / "adapters")
+    save_policy(policy, tmp_path / "adapters")
+    (output,) = selective_pipeline(tmp_path / "adapters")(["w5 w9 w7"])
+    with torch.no_grad():
+        logits = net.eval()(
+            input_ids=torch.tensor([[5, 9, 7]]), attention_mask=torch.ones(1, 3).long()
+        ).logits
+    assert output["score"] == pytest.approx(logits.softmax(dim=-1).max().item(), abs=1e-5)
 
 
 def test_samples_need_a_network_saved_with_its_latent_attention(scene, tmp_path):
