@@ -401,13 +401,12 @@ def data_size(trace: Trace) -> int:
 
 
 def data_plate(trace: Trace) -> CondIndepStackFrame | None:
-    """The plate of the batch, the last dimension of attention sites; else one of observed sites; None without plates.
+    """The plate of attention and observed sites in the last dimension; else one of observed sites; None without plates.
 
     Of the plates of observed sites it is the first subsampled one, else the outermost that is vectorised, else the
     outermost.
     """
     samples = [site for site in trace.nodes.values() if site["type"] == "sample" and site["cond_indep_stack"]]
-    of_attention = (frame for site in samples if site_posterior(site) for frame in site["cond_indep_stack"])
     frames = [
         frame
         for site in samples
@@ -416,7 +415,9 @@ def data_plate(trace: Trace) -> CondIndepStackFrame | None:
     ]
     vectorised = [frame for frame in frames if frame.dim is not None]
     subsampled = [frame for frame in vectorised if frame.full_size not in (None, frame.size)]
-    batch = next((frame for frame in of_attention if frame.dim == -1), None)
+    shared = {frame.name for frame in frames}
+    of_attention = (frame for site in samples if site_posterior(site) for frame in site["cond_indep_stack"])
+    batch = next((frame for frame in of_attention if frame.dim == -1 and frame.name in shared), None)
     return batch or next(iter([*subsampled, *vectorised, *frames]), None)
 
 

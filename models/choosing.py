@@ -131,7 +131,7 @@ def _classifier(net: PreTrainedModel, labels: Tensor | None) -> type[Program]:
     if labels.ndim == 0 or labels.shape[-1] != net.config.num_labels:
         raise ValueError(
             f"{type(net).__name__}: expected labels as whole numbers, or for several labels of an input a number for "
-            f"each of {net.config.num_labels}, got {labels.dtype} of shape {list(labels.shape)}; convert them to "
+            f"each of {net.config.num_labels}, got {labels.dtype} of shape {list(labels.shape[-1:])}; convert them to "
             "integers (pandas makes floats of a column with missing values)"
         )
     if (

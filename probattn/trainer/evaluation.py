@@ -79,9 +79,8 @@ def labelled_rows(program: HeadProgram, batch: Mapping[str, Any]) -> tuple[Mappi
 
     The divergence of the others is no part of the evidence lower bound of the data.
     """
-    labels = [batch[name] for name in program.label_names]
-    observed = [program.is_observed(label).reshape(len(label), -1).any(dim=1) for label in labels]
-    rows = torch.stack(observed).any(dim=0)
+    observed = (program.is_observed(batch[name]) for name in program.label_names)
+    rows = torch.stack([item.unsqueeze(-1).flatten(1).any(dim=1) for item in observed]).any(dim=0)
     count = int(rows.sum())
     if count in (0, len(rows)):
         return batch, count
