@@ -104,16 +104,9 @@ class LabelledMetric(UncertaintyMetric):
 
     _add: Callable[[Tensor, Tensor], None]
 
-    def __init__(
-        self,
-        *,
-        inputs: InputKind = "probabilities",
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, ignore_index: int | None = None, **kwargs: Any) -> None:
         options = {"ignore_index": ignore_index, **kwargs.pop("update_options", {})}
-        super().__init__(inputs=inputs, validate_args=validate_args, update_options=options, **kwargs)
+        super().__init__(update_options=options, **kwargs)
         self.ignore_index = ignore_index
 
     def update(self, preds: Tensor, target: Tensor) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probattn.metrics import functional
 from probattn.metrics.base import ScoredExamples, UncertaintyMetric
-from probattn.metrics.functional import EntropyCDFCurves, InputKind, PositiveDomain, UncertaintyKind
+from probattn.metrics.functional import EntropyCDFCurves, PositiveDomain, UncertaintyKind
 from probattn.metrics.functional.domain import check_fpr_options
 from probattn.metrics.functional.inputs import example_mask, prediction_shape
 
@@ -43,15 +43,8 @@ class OutOfDomainMetric(DomainMetric, ScoredExamples):
 
     __jit_unused_properties__: ClassVar[list[str]] = [*ScoredExamples.__jit_unused_properties__, "domains"]
 
-    def __init__(
-        self,
-        *,
-        score: UncertaintyKind = "predictive_entropy",
-        inputs: InputKind = "probabilities",
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(score=score, inputs=inputs, validate_args=validate_args, **kwargs)
+    def __init__(self, *, score: UncertaintyKind = "predictive_entropy", **kwargs: Any) -> None:
+        super().__init__(score=score, **kwargs)
 
     def _values(self, preds: Tensor) -> Tensor:
         return functional.uncertainty(preds, self.score_kind, **self._checks)
@@ -107,17 +100,10 @@ class OODFPR(OutOfDomainMetric):
     plot_upper_bound: float = 1.0
 
     def __init__(
-        self,
-        *,
-        tpr: float = 0.95,
-        positive: PositiveDomain = "out_of_domain",
-        score: UncertaintyKind = "predictive_entropy",
-        inputs: InputKind = "probabilities",
-        validate_args: bool = True,
-        **kwargs: Any,
+        self, *, tpr: float = 0.95, positive: PositiveDomain = "out_of_domain", **kwargs: Any
     ) -> None:
         check_fpr_options(tpr, positive)
-        super().__init__(score=score, inputs=inputs, validate_args=validate_args, **kwargs)
+        super().__init__(**kwargs)
         self.tpr = tpr
         self.positive: PositiveDomain = positive
 
@@ -148,22 +134,9 @@ class EntropyCDF(DomainMetric):
     below: Tensor
     size: Tensor
 
-    def __init__(
-        self,
-        *,
-        num_classes: int,
-        n_points: int = 101,
-        inputs: InputKind = "probabilities",
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, num_classes: int, n_points: int = 101, **kwargs: Any) -> None:
         functional.entropy_grid(num_classes, n_points)
-        super().__init__(
-            inputs=inputs,
-            validate_args=validate_args,
-            update_options={"num_classes": num_classes, "n_points": n_points},
-            **kwargs,
-        )
+        super().__init__(update_options={"num_classes": num_classes, "n_points": n_points}, **kwargs)
         self.num_classes = num_classes
         self.n_points = n_points
         self._add_sum_state("below", 2, n_points, dtype=torch.int64)

@@ -13,7 +13,6 @@ from probattn.metrics.functional import (
     BinSums,
     CalibrationNorm,
     CertaintyCriterion,
-    InputKind,
     ReliabilityBins,
     RiskCoverage,
     UncertaintyKind,
@@ -29,18 +28,9 @@ class BinnedMetric(LabelledMetric):
     correct: Tensor
     confidence: Tensor
 
-    def __init__(
-        self,
-        *,
-        inputs: InputKind = "probabilities",
-        n_bins: int = 10,
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, n_bins: int = 10, **kwargs: Any) -> None:
         check_integer(type(self).__name__, "n_bins", n_bins, minimum=1)
-        options: dict[str, Any] = {"ignore_index": ignore_index, "update_options": {"n_bins": n_bins}}
-        super().__init__(inputs=inputs, validate_args=validate_args, **options, **kwargs)
+        super().__init__(update_options={"n_bins": n_bins}, **kwargs)
         self.n_bins = n_bins
         self._add_sum_state("counts", n_bins, dtype=torch.int64)
         self._add_sum_state("correct", n_bins, dtype=torch.int64)
@@ -103,19 +93,8 @@ class CalibrationError(BinnedMetric):
     higher_is_better: bool = False
     plot_upper_bound: float = 1.0
 
-    def __init__(
-        self,
-        *,
-        inputs: InputKind = "probabilities",
-        n_bins: int = 10,
-        norm: CalibrationNorm = "l1",
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            inputs=inputs, n_bins=n_bins, ignore_index=ignore_index, validate_args=validate_args, **kwargs
-        )
+    def __init__(self, *, norm: CalibrationNorm = "l1", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         check_option("norm", norm, CalibrationNorm)
         self.norm: CalibrationNorm = norm
 
@@ -150,18 +129,8 @@ class SelectiveMetric(LabelledMetric, ScoredExamples):
 
     higher_is_better: bool = False
 
-    def __init__(
-        self,
-        *,
-        score: UncertaintyKind = "least_confidence",
-        inputs: InputKind = "probabilities",
-        ignore_index: int | None = None,
-        validate_args: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            score=score, inputs=inputs, ignore_index=ignore_index, validate_args=validate_args, **kwargs
-        )
+    def __init__(self, *, score: UncertaintyKind = "least_confidence", **kwargs: Any) -> None:
+        super().__init__(score=score, **kwargs)
 
     def _add(self, preds: Tensor, target: Tensor) -> None:
         mean = functional.mean_probabilities(preds, **self._checks)  # [N, C]
@@ -182,6 +151,7 @@ class RiskCoverageCurve(SelectiveMetric):
         score: uncertainty by which predictions are left out: ``"least_confidence"``, ``"predictive_entropy"``,
             ``"expected_entropy"`` or ``"mutual_information"``, see :func:`probattn.metrics.functional.uncertainty`.
         ignore_index: label of examples that are ignored.
+        inputs: as for :func:`probattn.metrics.functional.uncertainty`, and so is ``validate_args``.
 
     Example:
         >>> metric = RiskCoverageCurve()
@@ -261,19 +231,10 @@ class PAvPU(LabelledMetric):
         *,
         threshold: float | Sequence[float] | None = None,
         criterion: CertaintyCriterion = "p_value",
-        inputs: InputKind = "probabilities",
-        ignore_index: int | None = None,
-        validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
         thresholds = check_thresholds(threshold, criterion)
-        super().__init__(
-            inputs=inputs,
-            ignore_index=ignore_index,
-            validate_args=validate_args,
-            update_options={"thresholds": thresholds, "criterion": criterion},
-            **kwargs,
-        )
+        super().__init__(update_options={"thresholds": thresholds, "criterion": criterion}, **kwargs)
         self.thresholds = thresholds
         self.criterion: CertaintyCriterion = criterion
         self._add_sum_state("counts", len(thresholds), 2, 2, dtype=torch.int64)
