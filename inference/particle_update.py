@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from pyro.infer.svgd import SteinKernel
@@ -15,6 +15,7 @@ from probattn.host import on_cpu
 from probattn.inference.session import derived_seed
 from probattn.particles import (
     CollapseWarning,
+    HeadSlices,
     Interaction,
     ParticleDiagnostics,
     ParticleKernel,
@@ -26,22 +27,6 @@ from probattn.particles import (
 )
 from probattn.sites.particle_layers import particle_record
 from probattn.sites.repulsive import ParticleOptions, repulsive_heads
-
-
-class ParticleSet(Protocol):
-    """Particles ``[M, N]`` that lie in parameters, and their gradients."""
-
-    def particles(self) -> Tensor:
-        """The particles ``[M, N]``, detached."""
-
-    def gradients(self) -> Tensor:
-        """Their gradients ``[M, N]``, detached."""
-
-    def targets(self, directions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Views of the gradients with the parts of ``directions`` ``[M, N]`` that belong there."""
-
-    def assign(self, particles: Tensor) -> None:
-        """Gives the particles these values ``[M, N]``."""
 
 
 class _Once(ParticleKernel):
@@ -250,6 +235,10 @@ class StackedSet:
     def _rows(stacks: list[Tensor]) -> Tensor:
         rows = [stack.reshape(len(stack), -1) for stack in stacks]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+
+ParticleSet = HeadSlices | StackedSet
+"""Particles ``[M, N]`` that lie in parameters, and their gradients."""
 
 
 class HeadParticles(ParticleUpdate):

@@ -20,7 +20,7 @@ from probattn.checks import check_instance, shortened
 from probattn.first_order import with_gradients
 from probattn.inference.elbo import AttentionELBO, data_plate, data_size
 from probattn.inference.guide import AttentionGuide, refuse_other_parameter
-from probattn.inference.particle_update import StackedSet, particle_sets
+from probattn.inference.particle_update import ParticleSet, particle_sets
 from probattn.inference.session import frozen_parameters
 from probattn.particles import HeadSlices, MarginalRBF, PyroKernel
 from probattn.particles.kernels import Mode, WholeVectorKernel, check_kernel_gradient
@@ -167,7 +167,7 @@ class _Summed(AttentionELBO):
         return super()._differentiable_loss_particle(model_trace, guide_trace)
 
 
-def _one_set(model: nn.Module) -> tuple[str, ParticleOptions, HeadSlices | StackedSet]:
+def _one_set(model: nn.Module) -> tuple[str, ParticleOptions, ParticleSet]:
     """Name, options and particles of a model; refuses what Pyro's engine cannot move."""
     words = "a program that is a torch.nn.Module, such as probattn.models.Classifier(net)"
     check_instance("HeadSVGD", "model", model, nn.Module, words)
@@ -194,10 +194,10 @@ def _one_set(model: nn.Module) -> tuple[str, ParticleOptions, HeadSlices | Stack
         )
     if len(particles.particles()) < 2:
         raise ValueError(f"HeadSVGD: expected two particles or more, got one, {name}")
-    return name, method, cast(HeadSlices | StackedSet, particles)
+    return name, method, particles
 
 
-def _parameters(particles: HeadSlices | StackedSet) -> list[nn.Parameter]:
+def _parameters(particles: ParticleSet) -> list[nn.Parameter]:
     """The parameters that hold particles."""
     return [particles.parameter] if isinstance(particles, HeadSlices) else list(particles.parameters.values())
 
