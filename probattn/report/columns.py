@@ -100,7 +100,7 @@ class ClassMeasures:
         fields: dict[str, Any] = {"entropy": entropy_record(columns["uncertainty"])}
         if "label" in columns:
             fields["reliability"] = reliability_bins(self._sums(columns))
-            fields["risk_coverage"] = _risk_coverage(columns)
+            fields["risk_coverage"] = drawn_risk_coverage(columns["doubt"], ~columns["right"])
         if "p_value" in columns:
             fields["pavpu_curve"] = tuple(_pavpu_point(columns, threshold) for threshold in self.thresholds)
         return fields
@@ -165,8 +165,9 @@ def reliability_bins(sums: functional.BinSums) -> tuple[ReliabilityBin, ...]:
     return tuple(records)
 
 
-def _risk_coverage(columns: Columns) -> RiskCoverage:
-    curve = functional.risk_coverage_curve(columns["doubt"], ~columns["right"])
+def drawn_risk_coverage(uncertainty: Tensor, wrong: Tensor) -> RiskCoverage:
+    """Error among the most confident inputs, at most :data:`DRAWN_POINTS` points."""
+    curve = functional.risk_coverage_curve(uncertainty, wrong)
     size = len(curve.risk)
     drawn = sorted({round(index) for index in torch.linspace(0, size - 1, min(size, DRAWN_POINTS)).tolist()})
     return RiskCoverage(

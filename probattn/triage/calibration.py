@@ -16,6 +16,7 @@ from torch import Tensor
 from probattn.checks import shown
 from probattn.metrics import functional
 from probattn.report import RiskCoverage
+from probattn.report.columns import drawn_risk_coverage
 from probattn.tasks.answering import Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.held_out import NEAR_ONE
@@ -29,8 +30,6 @@ LARGER = (0.15, 0.2, 0.3, 0.4)
 """Further ones where none of these is attainable, up to the first that is."""
 COSTS = (5.0, 20.0, 100.0)
 """Costs of a wrong answer for which a page says what a decision costs."""
-POINTS = 200
-"""Points of a curve that is kept."""
 CONFUSIONS = 132
 """Most pairs of classes that are kept: all pairs of twelve classes."""
 
@@ -412,10 +411,8 @@ def promises(
 
 
 def error_curve(calibration: Judged, score: Score) -> RiskCoverage:
-    """Error among the most confident inputs, at most :data:`POINTS` points."""
-    curve = functional.risk_coverage_curve(calibration.scores(score), calibration.wrong.double())
-    rows = torch.linspace(0, len(calibration) - 1, min(POINTS, len(calibration))).round().long()
-    return RiskCoverage(coverage=tuple(curve.coverage[rows].tolist()), risk=tuple(curve.risk[rows].tolist()))
+    """Error among the most confident inputs; see :func:`probattn.report.columns.drawn_risk_coverage`."""
+    return drawn_risk_coverage(calibration.scores(score), calibration.wrong.double())
 
 
 def outcome(judged: Judged, policy: policies.Policy, shift: Shift | None = None) -> policies.Outcome:
