@@ -205,10 +205,11 @@ def read_logits(program: HeadProgram, output: Any, shape: tuple[int | None, ...]
 
 
 def check_classes(
-    program: nn.Module, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
+    program: object, name: str, labels: Tensor, shape: torch.Size, classes: int, *, ignored: bool = False
 ) -> bool:
     """Whether :data:`IGNORED` is among the labels, which ``ignored`` allows; ``ValueError`` unless they are classes."""
-    owner, also = type(program).__name__, f", or {IGNORED} where there is none" if ignored else ""
+    owner = program if isinstance(program, str) else type(program).__name__
+    also = f", or {IGNORED} where there is none" if ignored else ""
     if labels.shape != shape or labels.is_floating_point():
         raise ValueError(
             f"{owner}: expected class numbers int64 {list(shape)} as {name}, got {labels.dtype} {list(labels.shape)}; "

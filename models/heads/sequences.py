@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyro
-import torch
 from torch import Tensor, nn
 
 from probattn.checks import check_share
 from probattn.distributions import SmoothedCategorical
 from probattn.models.heads.tokens import TokenClassifier
 from probattn.models.layers import valid_positions
-from probattn.models.program import IGNORED, Batch, read_logits
+from probattn.models.program import IGNORED, Batch, check_classes, read_logits
 
 
 class Translator(TokenClassifier):
@@ -105,27 +104,11 @@ class Translator(TokenClassifier):
         label = None if labels is None else labels[self.label_name]
         valid = valid_positions(inputs.get("decoder_attention_mask"), prediction)
         if label is not None:
-            check_labels(label, prediction.shape[:-1], prediction.shape[-1])
+            check_classes(self, "labels", label, prediction.shape[:2], prediction.shape[2], ignored=True)
             valid = label != IGNORED
             label = label.where(valid, 0)
         tokens = SmoothedCategorical(prediction.float(), self.label_smoothing)
         pyro.sample("target", tokens.mask(valid).to_event(1), obs=label, infer={"prediction": label is None})
-
-
-def check_labels(labels: Tensor, shape: torch.Size, classes: int) -> None:
-    """Raises ``ValueError`` unless labels are whole numbers of ``shape``, each a token in 0..V-1 or padding."""
-    if labels.shape != shape:
-        raise ValueError(
-            f"Translator: expected labels {list(shape)}, one for each decoder input, got {list(labels.shape)}"
-        )
-    if labels.dtype != torch.int64:
-        raise ValueError(f"Translator: expected labels of dtype torch.int64, got {labels.dtype}")
-    tokens = labels[labels != IGNORED]
-    if tokens.numel() and (int(tokens.min()) < 0 or int(tokens.max()) >= classes):
-        raise ValueError(
-            f"Translator: expected labels in 0..{classes - 1}, or {IGNORED} at padding, got "
-            f"{int(tokens.min())}..{int(tokens.max())}"
-        )
 
 
 def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -149,7 +132,7 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         >>> token_measures(torch.tensor([[[2.0, 0.0], [0.0, 0.0]]]), torch.tensor([[0, -100]]))
         {'nll': tensor([0.1269]), 'tokens': tensor([1.]), 'correct': tensor([1.])}
     """
-    check_labels(labels, logits.shape[:-1], logits.shape[-1])
+    check_classes("token_measures", "labels", labels, logits.shape[:-1], logits.shape[-1], ignored=True)
     valid = labels != IGNORED
     tokens = labels.where(valid, 0)
     nll = -SmoothedCategorical(logits.float(), validate_args=False).log_prob(tokens)

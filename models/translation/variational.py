@@ -14,10 +14,10 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.checks import check_choice
-from probattn.models.heads.sequences import Translator, check_labels
+from probattn.models.heads.sequences import Translator
 from probattn.models.hosts.convert import conversion
 from probattn.models.layers import check_mask, valid_positions
-from probattn.models.program import IGNORED
+from probattn.models.program import IGNORED, check_classes
 from probattn.models.translation.recurrent.lstms import (
     AlignedTokens,
     AlignmentInference,
@@ -98,10 +98,7 @@ class VariationalTranslator(Translator):
             raise ValueError(
                 "VariationalTranslator: expected a network with attention of its own, got a converted one; revert it"
             )
-        if prediction not in ("mixture", "soft"):
-            raise ValueError(
-                f"VariationalTranslator.prediction: expected 'mixture' or 'soft', got {prediction!r}"
-            )
+        check_choice("VariationalTranslator", "prediction", prediction, Literal["mixture", "soft"])
         config.latent_alignment = prediction
         self.kl_weight = 1.0
 
@@ -164,7 +161,7 @@ class VariationalTranslator(Translator):
         decoder = inputs["decoder_input_ids"]
         if labels is None:
             return None, valid_positions(inputs.get("decoder_attention_mask"), decoder)
-        check_labels(labels, decoder.shape, self._network.config.vocab_size)
+        check_classes(self, "labels", labels, decoder.shape, self._network.config.vocab_size, ignored=True)
         valid = labels != IGNORED
         return labels.where(valid, 0), valid
 

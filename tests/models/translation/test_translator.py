@@ -158,10 +158,13 @@ def test_token_measures_give_perplexity_and_accuracy():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"labels": torch.full((3, 5), WORDS)}, rf"labels in 0..{WORDS - 1}, or -100 at padding, got 23..23"),
+        (
+            {"labels": torch.full((3, 5), WORDS)},
+            rf"labels in 0..{WORDS - 1}, or -100 where there is none, got 23..23",
+        ),
         ({"labels": torch.full((3, 5), -1)}, "got -1..-1"),
-        ({"labels": torch.zeros(3, 4, dtype=torch.long)}, r"expected labels \[3, 5\].*got \[3, 4\]"),
-        ({"labels": torch.zeros(3, 5)}, "expected labels of dtype torch.int64, got torch.float32"),
+        ({"labels": torch.zeros(3, 4, dtype=torch.long)}, r"\[3, 5\] as labels, got torch.int64 \[3, 4\]"),
+        ({"labels": torch.zeros(3, 5)}, "expected class numbers int64 .* got torch.float32"),
         ({"decoder_input_ids": None, "labels": None}, "expected decoder_input_ids in the batch"),
         ({"decoder_input_ids": torch.ones(2, 5).long()}, r"neither empty, got \[3, \d\] and \[2, 5\]"),
         ({"decoder_input_ids": torch.ones(3, 0).long()}, r"neither empty, got \[3, \d\] and \[3, 0\]"),

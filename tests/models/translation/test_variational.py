@@ -363,7 +363,7 @@ def test_what_cannot_be_is_refused():
         VariationalTranslator(network(uniform_attention=True))
     with pytest.raises(ValueError, match="got a converted one; revert it"):
         VariationalTranslator(convert(network(), probattn.BayesianAttention()))
-    with pytest.raises(ValueError, match="prediction: expected 'mixture' or 'soft', got 'hard'"):
+    with pytest.raises(ValueError, match="prediction: expected one of 'mixture', 'soft', got 'hard'"):
         VariationalTranslator(network(), prediction="hard")
     with pytest.raises(ValueError, match="latent_alignment: expected one attention head"):
         network(num_attention_heads=2, latent_alignment="soft")
