@@ -118,20 +118,12 @@ class ImagesSection(ExamplesSection):
         if source in self.named or self.label in columns or not path.is_dir():
             yield from super().rows(source, split, columns)
             return
-        files = [file for file in sorted(path.rglob("*")) if file.suffix.lower().lstrip(".") in ENDINGS]
-        if not files:
-            raise DataError(f"{path}: expected a folder with images ({', '.join(ENDINGS)}), got none")
-        for file in files:
+        for file in _images(path, "**/*", "a folder"):
             yield str(file), {self.image: str(file.absolute())}
 
     def read_file(self, path: Path) -> Rows:
         """Images of a folder whose folders are the classes."""
-        files = sorted(item for item in path.glob("*/*") if item.suffix.lower().lstrip(".") in ENDINGS)
-        if not files:
-            raise DataError(
-                f"{path}: expected a folder for each class with images ({', '.join(ENDINGS)}), got none"
-            )
-        for file in files:
+        for file in _images(path, "*/*", "a folder for each class"):
             yield str(file), {self.image: str(file.absolute()), self.label: file.parent.name}
 
 
@@ -247,6 +239,13 @@ def pixels(codec: Any, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Images as the processor makes them, with their labels ``[B]``."""
     batch = dict(codec([_opened(row["image"]) for row in rows], return_tensors="pt"))
     return batch | ({"labels": torch.tensor([row["labels"] for row in rows])} if "labels" in rows[0] else {})
+
+
+def _images(folder: Path, pattern: str, expected: str) -> list[Path]:
+    files = sorted(item for item in folder.glob(pattern) if item.suffix.lower().lstrip(".") in ENDINGS)
+    if not files:
+        raise DataError(f"{folder}: expected {expected} with images ({', '.join(ENDINGS)}), got none")
+    return files
 
 
 def _opened(image: Any) -> Any:
