@@ -55,11 +55,7 @@ class Update:
     """One update, given the gradients: clipping, directions of particles, the optimiser."""
 
     def __init__(
-        self,
-        options: RunOptions,
-        guide: Any,
-        trained: TrainedObjective,
-        particles: ParticleUpdate | None,
+        self, options: RunOptions, guide: Any, trained: TrainedObjective, particles: ParticleUpdate | None
     ) -> None:
         self.trained, self.objective, self.particles = trained, trained.objective, particles
         self.guide = guide if trained.whole is trained.objective else trained.objective.guide

@@ -17,15 +17,7 @@ from probattn.distributions import SmoothedCategorical
 from probattn.models.hosts.convert import conversion
 from probattn.models.hosts.hosting import add_scale, scale_of
 from probattn.models.hosts.saving import give_exits
-from probattn.models.program import (
-    Batch,
-    Block,
-    HeadProgram,
-    Link,
-    check_classes,
-    read_logits,
-    rows_of,
-)
+from probattn.models.program import Batch, Block, HeadProgram, Link, check_classes, read_logits, rows_of
 from probattn.sites.observation import ObservationNoise, ObservationScale, ObservedNoise
 
 SOFT_TOLERANCE = 0.02

@@ -15,14 +15,7 @@ from probattn.cli import checking, explaining, studies
 from probattn.cli.built_in import recipe_files, recipes_table
 from probattn.cli.checking import LabelColumn, PairColumn, TextColumn, check_file
 from probattn.cli.columns import recognise
-from probattn.cli.console import (
-    check_recipe,
-    echo,
-    fails_in_one_line,
-    import_tasks,
-    says_how_to_resume,
-    show,
-)
+from probattn.cli.console import check_recipe, echo, fails_in_one_line, import_tasks, says_how_to_resume, show
 from probattn.cli.options import (
     BaselineOption,
     DeviceOption,
@@ -317,8 +310,7 @@ def agreement(
     second: Annotated[Path | None, typer.Option(help="Folder of the same run from another seed.")] = None,
     frozen: Annotated[Path | None, typer.Option(help="Folder of the same run with a frozen probe.")] = None,
     preset: Annotated[
-        ReleasePreset,
-        typer.Option(help="Saliency and proxy of the library, or of the authors' code."),
+        ReleasePreset, typer.Option(help="Saliency and proxy of the library, or of the authors' code.")
     ] = "default",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:

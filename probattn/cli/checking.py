@@ -183,8 +183,7 @@ def check(
     label_column: LabelColumn = None,
     pair_column: PairColumn = None,
     suspects: Annotated[
-        bool,
-        typer.Option("--suspects", help="Labels that may be wrong, too, by cleanlab (extra labels)."),
+        bool, typer.Option("--suspects", help="Labels that may be wrong, too, by cleanlab (extra labels).")
     ] = False,
     output: Annotated[
         Path | None, output_option("A .csv, .tsv or .jsonl file for all rows that are flagged.")

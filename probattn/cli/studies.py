@@ -241,8 +241,7 @@ def review(
         bool, typer.Option("--with-training", help="Write the rows of the training file before them.")
     ] = False,
     new_classes: Annotated[
-        bool,
-        typer.Option("--new-classes", help="Write rows of classes that the network does not have, too."),
+        bool, typer.Option("--new-classes", help="Write rows of classes that the network does not have, too.")
     ] = False,
     reviewed_column: Annotated[
         str | None, typer.Option(help="Column of people's classes.", show_default="reviewed")

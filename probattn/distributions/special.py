@@ -29,12 +29,7 @@ LGAMMA_COEFFICIENTS = _numbers(
     0.000107965107314,
 )
 DIGAMMA_COEFFICIENTS = _numbers(
-    0.500002792112,
-    0.0832640040208,
-    0.000584090162355,
-    -0.0106665903457,
-    0.00486886192528,
-    -0.000837457603522,
+    0.500002792112, 0.0832640040208, 0.000584090162355, -0.0106665903457, 0.00486886192528, -0.000837457603522
 )
 # 1 / Gamma(1 + x) = 1 + x q(x) is an entire function. Minimax polynomials q, coefficients from the constant upwards,
 # with the largest x that they are made for; relative errors 7e-9, 3.4e-8 and 3.5e-8.

@@ -303,11 +303,7 @@ def _normalise(logs: Tensor) -> Tensor:
 
 
 def draw_weights(
-    scores: Tensor,
-    base: Tensor,
-    smallest: Sequence[float] | None,
-    uniform: Tensor,
-    options: WeibullConstants,
+    scores: Tensor, base: Tensor, smallest: Sequence[float] | None, uniform: Tensor, options: WeibullConstants
 ) -> tuple[Tensor, Tensor]:
     """S >= 0 and W, written over u and the masked scores ``[P * B, H, T, S]``, float32, that are normalised first."""
     # p = softmax(Phi), k = rho softplus(z) + p + floor, S = p (-log u)^(1/k) / Gamma(1 + 1/k); not differentiable. A

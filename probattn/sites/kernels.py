@@ -284,11 +284,7 @@ def mix_maps_backward(
 @mix_maps_backward.register_fake
 def _(maps: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     mixes, heads = 1 if rest[2] is None else 2, len(weight)
-    return (
-        torch.empty_like(maps),
-        weight.new_empty(mixes, heads, heads),
-        weight.new_empty(mixes, heads),
-    )
+    return (torch.empty_like(maps), weight.new_empty(mixes, heads, heads), weight.new_empty(mixes, heads))
 
 
 def _keep_mixes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -13,14 +13,7 @@ from probattn.inference.predictive import posterior_predict
 from probattn.models import AttentionCalls, Classifier, capture, inspect
 from probattn.models.hosts.calls import Layers, select
 from probattn.models.hosts.convert import conversion
-from probattn.report import (
-    AttentionExample,
-    Example,
-    HeadRows,
-    Reason,
-    attention_example,
-    own_tokens,
-)
+from probattn.report import AttentionExample, Example, HeadRows, Reason, attention_example, own_tokens
 from probattn.report.attention import rounded_rows
 from probattn.tasks.networks import Network
 

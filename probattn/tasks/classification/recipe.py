@@ -110,8 +110,7 @@ class DataRecipe(Section):
 
     train: SourceRecipe = Field(description="Training data; their labels are the classes.")
     validation: SourceRecipe | None = key(
-        None,
-        "Validation data; null for the validation split or a share of `train`.",
+        None, "Validation data; null for the validation split or a share of `train`."
     )
     test: SourceRecipe | None = key(None, "Test data; null for the test split or a share of `train`.")
     shifted: SourceRecipe | list[SourceRecipe] | None = key(
@@ -122,18 +121,13 @@ class DataRecipe(Section):
         None, "Texts that do not belong to the task, read without labels; null for none."
     )
     validation_fraction: float = key(
-        0.1,
-        "Share of `train` for validation, if there are no other validation data.",
-        gt=0,
-        lt=1,
+        0.1, "Share of `train` for validation, if there are no other validation data.", gt=0, lt=1
     )
     test_fraction: float = key(
         0.1, "Share of `train` for testing, if there are no other test data.", gt=0, lt=1
     )
     max_length: int | None = key(
-        MAX_TOKENS,
-        "Maximum number of tokens, counting special tokens; null for the network's limit.",
-        ge=3,
+        MAX_TOKENS, "Maximum number of tokens, counting special tokens; null for the network's limit.", ge=3
     )
     on_long: Literal["truncate", "refuse"] = key(
         "truncate", "Whether to `truncate` longer texts (with a warning) or `refuse` them (an error)."

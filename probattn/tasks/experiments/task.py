@@ -149,10 +149,7 @@ def _uniform(recipe: ExperimentRecipe, condition: ConditionRecipe) -> str | None
 
 
 def _fit(recipe: ExperimentRecipe, stage: Stage, resume: bool, quiet: bool) -> FitResult:
-    with (
-        stage_driver(recipe, stage, quiet=quiet) as driver,
-        as_run_error(ArithmeticError, where=stage.name),
-    ):
+    with stage_driver(recipe, stage, quiet=quiet) as driver, as_run_error(ArithmeticError, where=stage.name):
         return driver.fit(resume="auto" if resume else False)
 
 

@@ -79,10 +79,7 @@ class LanguageSection(ExamplesSection):
     )
     block_length: int = key(128, "Maximum number of tokens of a passage.", ge=3)
     mask_probability: float = key(
-        0.15,
-        "Probability that a token is masked (Devlin et al. 2019); no effect on `causal`.",
-        gt=0,
-        lt=1,
+        0.15, "Probability that a token is masked (Devlin et al. 2019); no effect on `causal`.", gt=0, lt=1
     )
 
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:

@@ -91,10 +91,7 @@ class ExamplesSection(Section):
         "Whether double quotes may enclose fields of a .csv or .tsv file; false reads them as plain characters.",
     )
     validation_fraction: float = key(
-        0.1,
-        "Share of `train` for validation, if there are no other validation data.",
-        gt=0,
-        lt=1,
+        0.1, "Share of `train` for validation, if there are no other validation data.", gt=0, lt=1
     )
     test_fraction: float = key(
         0.1, "Share of `train` for testing, if there are no other test data.", gt=0, lt=1

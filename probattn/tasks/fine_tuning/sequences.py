@@ -89,10 +89,7 @@ class Sequences(HeadTask):
     unit = "texts"
     guided = True
     auto = AutoModelForSeq2SeqLM
-    measures: ClassVar[Any] = {
-        "bleu": share("BLEU", "Of generated texts, by sacrebleu"),
-        **TOKEN_MEASURES,
-    }
+    measures: ClassVar[Any] = {"bleu": share("BLEU", "Of generated texts, by sacrebleu"), **TOKEN_MEASURES}
     headings: ClassVar[Any] = {
         "text": "Text",
         "truth": "Reference",

@@ -39,8 +39,7 @@ class GraphTextDataRecipe(Section):
     )
     train: Filled = key("preprocessed.train.tsv", "File with the training texts.")
     validation: Filled | None = key(
-        "preprocessed.val.tsv",
-        "File with the validation texts; null to hold out a part of `train`.",
+        "preprocessed.val.tsv", "File with the validation texts; null to hold out a part of `train`."
     )
     test: Filled = key("preprocessed.test.tsv", "File with the test texts.")
     relations: Filled = key("relations.vocab", "File with the names of relations, one per line.")
@@ -49,8 +48,7 @@ class GraphTextDataRecipe(Section):
         "Maximum numbers of texts; without a validation file, `validation` is by default a tenth of `train`.",
     )
     min_frequency: Count = key(
-        5,
-        "Minimum occurrences of a word of the vocabulary in the training titles, entities and texts.",
+        5, "Minimum occurrences of a word of the vocabulary in the training titles, entities and texts."
     )
     max_length: int = key(400, "Maximum number of tokens, counting the end token; the rest is cut.", ge=2)
 
@@ -102,9 +100,7 @@ class GraphTextNetworkRecipe(Section):
     dropout: Rate = key(0.1, "Dropout of embeddings, inputs of the output layer and transformer blocks.")
     attention_dropout: Rate = key(0.1, "Attention dropout in the graph encoder; not for latent weights.")
     coverage: float = key(
-        0.0,
-        "Weight of a penalty, in nats, on copying an entity again (See et al. 2017, Eq. 12).",
-        ge=0,
+        0.0, "Weight of a penalty, in nats, on copying an entity again (See et al. 2017, Eq. 12).", ge=0
     )
 
     @model_validator(mode="after")

@@ -75,8 +75,7 @@ class GraphDataRecipe(Section):
         description="Name of the graph: `cora`, `citeseer`, `pubmed`, or any other with files in Planetoid's form.",
     )
     folder: Filled | None = key(
-        None,
-        "Folder of the files `ind.<name>.*`; null: `<name>` in `PROBATTN_DATA`.",
+        None, "Folder of the files `ind.<name>.*`; null: `<name>` in `PROBATTN_DATA`."
     )
     normalise_rows: bool = key(True, "Whether each node's features are divided by their sum.")
 

@@ -31,13 +31,7 @@ from probattn.tasks.answering import Drawing, Limits
 from probattn.tasks.errors import RunError, as_run_error
 from probattn.tasks.graphs.recipe import GraphRecipe
 from probattn.tasks.measured import predictions
-from probattn.tasks.networks import (
-    Network,
-    check_finished,
-    load_weights,
-    on_device,
-    save_weights,
-)
+from probattn.tasks.networks import Network, check_finished, load_weights, on_device, save_weights
 from probattn.tasks.programs import Data, ProgramTask, is_plain_at
 from probattn.tasks.task import BASELINE, MODEL
 from probattn.tasks.topics import health

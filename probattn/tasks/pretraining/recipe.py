@@ -54,9 +54,7 @@ class PretrainingDataRecipe(Section):
     vocabulary: int = key(30_522, "Maximum size of a learned vocabulary.", ge=6)
     lowercase: bool = key(True, "Whether a learned vocabulary ignores case and accents.")
     max_length: int = key(
-        128,
-        "Maximum number of tokens of a passage, counting [CLS] and [SEP]; longer texts are split.",
-        ge=3,
+        128, "Maximum number of tokens of a passage, counting [CLS] and [SEP]; longer texts are split.", ge=3
     )
     join: bool = key(True, "Whether passages continue with the next text; false for one text each.")
     shuffle_buffer: Count = key(

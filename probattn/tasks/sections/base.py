@@ -91,8 +91,7 @@ class TopicsReportSection(ReportSection):
     """What the reports of networks have in common whose queries, keys and heads can be compared."""
 
     alignment_examples: Natural = key(
-        64,
-        "Test examples on which queries and keys are compared, with `alignment`; 0 for none.",
+        64, "Test examples on which queries and keys are compared, with `alignment`; 0 for none."
     )
     projection: Literal["pca", "tsne"] = key(
         "pca", "Projection of queries and keys to two dimensions in a figure; `tsne` needs scikit-learn."

@@ -76,10 +76,7 @@ TRAINING: dict[str, Any] = {
     "seed": Key(
         RunOptions,
         "seed",
-        {
-            "le": LARGEST_SEED,
-            "description": "Seed of new parameters, data order, noise and dropout.",
-        },
+        {"le": LARGEST_SEED, "description": "Seed of new parameters, data order, noise and dropout."},
     ),
     "kl_weight": Key(
         KLSchedule,
@@ -213,8 +210,7 @@ class ProbeRecipe(Section):
     )
     examples: Count = key(200, "Number of recorded examples, the same at every update.")
     part: Literal["validation", "train"] = key(
-        "validation",
-        "Data of the recorded examples; `train` as in tables 7 and 8 of Snell et al. 2021.",
+        "validation", "Data of the recorded examples; `train` as in tables 7 and 8 of Snell et al. 2021."
     )
     batch_size: Count = key(32, "Recorded examples in a batch.")
     shown: int = key(2, "Recorded examples whose attention maps the report shows.", ge=0, le=20)

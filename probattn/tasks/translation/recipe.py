@@ -60,8 +60,7 @@ class TranslationNetworkRecipe(Section):
     bidirectional: bool = key(True, "Whether the encoder of an `lstm` is bidirectional.")
     recurrent_dropout: Rate = key(0.5, "Dropout between the layers of an `lstm`.")
     output_width: Natural | None = key(
-        None,
-        "Hidden units of an `lstm`'s output network; 0 for a single linear map, null for `width`.",
+        None, "Hidden units of an `lstm`'s output network; 0 for a single linear map, null for `width`."
     )
     uniform_attention: bool = key(False, "Whether an `lstm` attends to all tokens equally.")
 

@@ -26,12 +26,7 @@ from probattn.tasks.answering import DIGITS, Answering, Drawing
 from probattn.tasks.errors import RunError
 from probattn.tasks.measured import predictions
 from probattn.tasks.networks import Network, in_batches
-from probattn.tasks.visual_questions.results import (
-    AnswerMap,
-    GivenAnswer,
-    PartEffect,
-    VisualQuestionSample,
-)
+from probattn.tasks.visual_questions.results import AnswerMap, GivenAnswer, PartEffect, VisualQuestionSample
 
 if TYPE_CHECKING:
     from probattn.tasks.visual_questions.task import VisualQuestionTask
