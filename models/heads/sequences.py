@@ -46,6 +46,7 @@ class Translator(TokenClassifier):
             logits ``[B, T, V]``, or labels of another shape or outside 0..V-1.
 
     Example:
+        >>> import torch
         >>> from probattn.models.translation import TransformerSize, build_transformer
         >>> size = TransformerSize(width=8, layers=1, heads=2, feed_forward=8)
         >>> model = Translator(build_transformer(size, vocabulary=9)).eval()
@@ -129,6 +130,7 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         ValueError: shapes or labels that do not fit.
 
     Example:
+        >>> import torch
         >>> token_measures(torch.tensor([[[2.0, 0.0], [0.0, 0.0]]]), torch.tensor([[0, -100]]))
         {'nll': tensor([0.1269]), 'tokens': tensor([1.]), 'correct': tensor([1.])}
     """
