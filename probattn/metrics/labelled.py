@@ -146,12 +146,12 @@ class RiskCoverageCurve(SelectiveMetric):
     """Error rate of the predictions that remain if the least certain ones are left out.
 
     See :func:`probattn.metrics.functional.risk_coverage_curve`; the loss of a prediction is 1 if it is wrong, else 0.
+    ``inputs`` and ``validate_args`` are options as for :func:`probattn.metrics.functional.uncertainty`; examples with
+    the label ``ignore_index`` are ignored.
 
     Args:
         score: uncertainty by which predictions are left out: ``"least_confidence"``, ``"predictive_entropy"``,
             ``"expected_entropy"`` or ``"mutual_information"``, see :func:`probattn.metrics.functional.uncertainty`.
-        ignore_index: label of examples that are ignored.
-        inputs: as for :func:`probattn.metrics.functional.uncertainty`, and so is ``validate_args``.
 
     Example:
         >>> metric = RiskCoverageCurve()
