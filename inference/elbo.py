@@ -92,6 +92,7 @@ class AttentionELBO(TraceMeanField_ELBO):
     """Whether the caller replaces the gradients of repulsive particles by directions, as :class:`HeadSVGD` does."""
     _model: Any = None
     _count = 1
+    _trains = False
 
     def __call__(self, model: Callable[..., Any], guide: AttentionGuide) -> AttentionELBOModule:
         """Binds model and guide into a module that returns :class:`ELBOTerms`."""
@@ -123,11 +124,20 @@ class AttentionELBO(TraceMeanField_ELBO):
                 "AttentionELBO: under pyro.infer.SVI the repulsion of the model's particles would be left out; train "
                 "with probattn.inference.SVGDDriver, or one set of particles with HeadSVGD"
             )
-        for site in [*model_trace.nodes.values(), *guide_trace.nodes.values()]:
+        for site in [*model_trace.nodes.values(), *guide_trace.nodes.values()] if self._trains else ():
             refuse_other_parameter(type(self).__name__, site)
         terms, _ = trace_terms(model_trace, guide_trace)
         loss = terms.loss * self.share(model_trace)
         return loss.item(), loss
+
+    def loss_and_grads(self, model: Callable[..., Any], guide: Any, *args: Any, **kwargs: Any) -> float:
+        """The loss, and gradients of Pyro's parameters, as in Pyro; ``RuntimeError`` if the model has other ones."""
+        self._trains = True
+        try:
+            loss: float = super().loss_and_grads(model, guide, *args, **kwargs)
+            return loss
+        finally:
+            self._trains = False
 
     def share(self, trace: Trace) -> float:
         """Factor of the loss with P layer particles: 1 / P if the plate of rows is not scaled to the data, else 1."""
