@@ -86,15 +86,17 @@ class _Job:
         before = self.start.other_recipe() if self.start is not None else ""
         if before or not self.is_begun:
             return before
-        return _other_recipe(self, (self.folder / RECIPE).stat().st_mtime_ns)
+        return _other_recipe(self, (self.folder / RECIPE).read_bytes())
 
 
-# Of the time of the last change the cache takes its key.
 @cache
-def _other_recipe(job: _Job, changed: int) -> str:  # noqa: ARG001
+def _other_recipe(job: _Job, recipe: bytes) -> str:
+    """See :meth:`_Job.other_recipe`; ``recipe`` is that of the folder's run."""
     free = ("training.device", *(["network.name"] if job.start else []))
     try:
-        check_folder(job.task(), job.folder, resume=True, free=free)
+        task = job.task()
+        if recipe != kept_recipe(task.recipe, job.folder).dump().encode():
+            check_folder(task, job.folder, resume=True, free=free)
     except (RecipeError, RunError) as error:
         return str(error)
     return ""
@@ -160,7 +162,8 @@ def reproduce(
         except Timeout:
             passing[job.name] = "another process is at it; the same command has its figures when that is done"
             note(f"{job.folder}: {passing[job.name]}")
-        record = _write(key, options, folder, reasons)
+        _write(key, options, folder, reasons)
+    record = _write(key, options, folder, reasons)
     return record_file(folder), _record(key, options, folder, passing | reasons, record)
 
 

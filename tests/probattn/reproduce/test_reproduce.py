@@ -17,6 +17,7 @@ from runs import ADDITIVE
 from safetensors.torch import load_file
 from scipy import stats
 
+from probattn.data import DataError
 from probattn.inference import NonFiniteError
 from probattn.recipes import load_any_recipe
 from probattn.report import Agreement, read_results
@@ -421,6 +422,16 @@ def test_a_run_starts_from_that_of_the_column_before(columns_paper, tmp_path):
     columns = table["columns"] | {"first": {"title": "First", "measure": "nll", "after": "second"}}
     with pytest.raises(ValueError, match="after: expected the key of a column before"):
         declarations.Table.model_validate(table | {"columns": columns}, strict=False)
+
+
+def test_the_record_has_the_reason_of_what_starts_from_missing_data(columns_paper, tmp_path, monkeypatch):
+    def without_data(*args, **kwargs):
+        raise DataError("no such data")
+
+    monkeypatch.setattr(running, "train", without_data)
+    reproduce("tests/table-1", SECOND, tmp_path, quiet=True)
+    cells = json.loads((tmp_path / "table.json").read_text())["cells"]["soft"]
+    assert [cells[name]["reason"] for name in ("first", "second")] == ["no such data"] * 2
 
 
 @pytest.mark.slow
