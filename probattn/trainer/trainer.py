@@ -414,7 +414,8 @@ class ProbabilisticTrainer(Checkpoints):
 
         Args:
             dataset: held-out labelled data that were used neither for training nor for any choice (epoch, settings). A
-                row with several tokens or labels counts as right only if all are right.
+                row with several tokens or labels counts as right only if all are right. Texts that are also in
+                ``train_dataset`` are left out, with a warning.
             error: largest allowed share of wrong answers among the answered inputs, kept with the ``confidence`` of the
                 options (0.95); None if ``cost`` is given.
             pilot: other labelled in-domain data, which choose the threshold at which the sequence of tests starts.

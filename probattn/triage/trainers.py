@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
 
+from probattn.checks import PlainWarning
 from probattn.files.durable import digest
 from probattn.inference.laplace import FITTED, FeatureDistance, Features, last_features, last_layer
 from probattn.models.heads.classification import Classifier, MultipleChoice
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 OWNER = "ProbabilisticTrainer.triage"
 WEIGHTS = "weights:"
 """Start of the fingerprint of a network in memory."""
+TOKENIZED = {"input_ids", "attention_mask", "token_type_ids"}
+LABELS = {"label", "label_ids", "labels"}
 OF_TRAINER = {
     "uncertainty": "prediction",
     "num_samples": "num_samples",
@@ -57,10 +61,13 @@ def triage_trainer(trainer: ProbabilisticTrainer, dataset: Any, pilot: Any, opti
         pilot = watched
     # First, as what is refused then costs nothing.
     distance = None if options.novelty is None else _distance(trainer)
+    training = frozenset(_tokens(trainer, trainer.train_dataset) or ())
+
+    def judged(data: Any, name: str) -> Judged:
+        return _judged(trainer, _unseen(trainer, data, name, training) if training else data, name, distance)
+
     policy = calibrate(
-        _judged(trainer, dataset, "the data set", distance),
-        None if pilot is None else _judged(trainer, pilot, "pilot", distance),
-        options,
+        judged(dataset, "the data set"), None if pilot is None else judged(pilot, "pilot"), options
     )
     samples = trainer.num_samples if drawn else 0
     uncertainty = "moments" if trainer.prediction == "moments" else "draws"
@@ -114,6 +121,31 @@ def _features(trainer: ProbabilisticTrainer, dataset: Any, name: str) -> Feature
             return last_features(trainer.program, batches, layer, label_name=trainer.program.label_names[0])
     except ValueError as error:
         raise RunError(f"{OWNER}: novelty: {error}") from error
+
+
+def _tokens(trainer: ProbabilisticTrainer, dataset: Any) -> list[str] | None:
+    """Token ids of the rows, to compare them; None for inputs other than texts, or without a length."""
+    if not hasattr(dataset, "__len__") or not len(dataset) or not isinstance(dataset[0], Mapping):
+        return None
+    trainer._set_signature_columns_if_needed()
+    names = set(dataset[0]).intersection(trainer._signature_columns).difference(LABELS, trainer.label_names)
+    if "input_ids" not in names or not names <= TOKENIZED:
+        return None
+    rows = (dataset[number]["input_ids"] for number in range(len(dataset)))
+    return [str(ids.tolist() if hasattr(ids, "tolist") else ids) for ids in rows]
+
+
+def _unseen(trainer: ProbabilisticTrainer, dataset: Any, name: str, training: frozenset[str]) -> Any:
+    """The rows of held-out data that are not in the training data, with a warning if that leaves some out."""
+    inputs = _tokens(trainer, dataset) or []
+    unseen = [number for number, tokens in enumerate(inputs) if tokens not in training]
+    if len(unseen) == len(inputs):
+        return dataset
+    told = f"{len(inputs) - len(unseen):,} of its {len(inputs):,} inputs are in the training data too and are left out"
+    warnings.warn(f"{OWNER}: {name}: {told}", PlainWarning, stacklevel=5)
+    if not unseen:
+        raise RunError(f"{OWNER}: {name}: expected held-out inputs, got training data alone")
+    return Subset(dataset, unseen)
 
 
 def _predicted(trainer: ProbabilisticTrainer, dataset: Any, prefix: str) -> Any:

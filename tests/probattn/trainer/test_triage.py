@@ -161,6 +161,27 @@ def test_inputs_without_a_label_are_left_out(scene, tmp_path, problem):
     assert policy == trainer.triage(present, error=0.8) and "45 held-out inputs" in str(policy)
 
 
+def test_inputs_of_the_training_data_are_left_out(scene, tmp_path):
+    trainer = trainer_of(scene, tmp_path)
+    rows, others = scene.classes(60), scene.classes(20, seed=3)
+    alone = trainer.triage(rows, error=0.9)
+    # Lists are the same ids as tensors; columns that the network does not take and other labels do not count.
+    trainer.train_dataset = [
+        {**row, "input_ids": row["input_ids"].tolist(), "labels": 0, "text": "x"} for row in others
+    ]
+    assert trainer.triage(rows, error=0.9) == alone
+    with pytest.warns(PlainWarning, match="the data set: 20 of its 80 inputs are in the training data too"):
+        assert trainer.triage([*others, *rows], error=0.9) == alone
+    with (
+        pytest.warns(PlainWarning, match="pilot: 20 of its 20"),
+        pytest.raises(RunError, match="pilot: expected held-out inputs, got training data alone"),
+    ):
+        trainer.triage(rows, error=0.9, pilot=others)
+    # Rows with further inputs, such as questions about images, are not compared by their tokens alone.
+    trainer.train_dataset = [{**row, "inputs_embeds": None} for row in rows]
+    assert trainer.triage(rows, error=0.9) == alone
+
+
 def test_what_it_cannot_judge_is_refused(scene, tmp_path):
     trainer = trainer_of(scene, tmp_path)
     unlabelled = [
