@@ -42,7 +42,7 @@ def workers(command: Sequence[str], number: int, device: torch.device, folder: P
     with _terminated():
         try:
             for index, file in enumerate(files, 1):
-                with file.open("wb") as log:
+                with file.open("ab") as log:
                     started.append(
                         subprocess.Popen(  # a Ctrl-C of the terminal does not reach a session of its own
                             command,
