@@ -69,6 +69,14 @@ def options_configuration(options: Any) -> Any:
     return _qualified_name(options if hasattr(options, "__qualname__") else type(options))
 
 
+def described_object(value: Any) -> dict[str, Any]:
+    """The class of an object, with those of its attributes that are numbers or texts, and of objects among them."""
+    described: dict[str, Any] = {"class": _qualified_name(type(value))}
+    for name, attribute in getattr(value, "__dict__", {}).items():
+        described[name] = attribute if _is_plain(attribute) else described_object(attribute)
+    return described
+
+
 def attention_sites(model: nn.Module) -> dict[str, LatentSite]:
     """The model's attention sites by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LatentSite)}

@@ -223,6 +223,7 @@ class AttentionELBOModule(ELBOModule):
         self.elbo = elbo
         self._sites: dict[str, SiteTerms] = {}
         self._size = 1
+        self.summed = False  # whether the last program had no plate, so that its terms are sums
         # Pyro's global store is keyed by name: two models with the same names would share entries.
         self._parameters_seen: Any = None
 
@@ -245,8 +246,10 @@ class AttentionELBOModule(ELBOModule):
         draws: list[ELBOTerms] = []
         layers = particle_record(self.model)
         for model_trace, guide_trace in self.elbo._get_traces(self.model, self.guide, args, kwargs):
+            self._refuse_untrained(model_trace, guide_trace)
+            self.summed = data_plate(model_trace) is None
             without_plate = particle_count(self.model) or 1  # a sum over the rows of all particles
-            self._size = without_plate if data_plate(model_trace) is None else data_size(model_trace)
+            self._size = without_plate if self.summed else data_size(model_trace)
             terms, self._sites = trace_terms(model_trace, guide_trace, self._size)
             draws.append(terms)
         several = len(draws) > 1
@@ -254,6 +257,20 @@ class AttentionELBOModule(ELBOModule):
         if layers is not None:
             layers[1].scale.watch(means.loss)
         return means
+
+    def _refuse_untrained(self, *traces: Trace) -> None:
+        """Refuses values of ``pyro.param`` that are no module's parameters, which no optimiser would have."""
+        sites = {
+            name: site for trace in traces for name, site in trace.nodes.items() if site["type"] == "param"
+        }
+        trained = {id(parameter) for parameter in self.parameters()} if sites else set()
+        for name, site in sites.items():
+            value = getattr(site["value"], "unconstrained", lambda value=site["value"]: value)()
+            if id(value) not in trained and not isinstance(value, nn.Parameter):
+                raise ValueError(
+                    f"AttentionELBO: expected parameters of the model or the guide, got pyro.param({name!r}), which no "
+                    "optimiser would train; make it a pyro.nn.PyroParam of a PyroModule, or train with pyro.infer.SVI"
+                )
 
     def diagnostics(self) -> dict[str, dict[str, float]]:
         """Statistics of the posterior in the last call, by site.

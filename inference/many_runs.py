@@ -12,11 +12,11 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
 from probattn.inference.checkpoint import Resume
-from probattn.inference.loop import NonFiniteError
+from probattn.inference.loop import NonFiniteError, unhealthy_gradients
 from probattn.inference.options import RunOptions
 from probattn.inference.records import Record
 from probattn.inference.run import FitResult, Run, Training
-from probattn.inference.session import accelerator_session
+from probattn.inference.session import accelerator_session, capture_random_state, restore_random_state
 from probattn.options import Count, Options, Positive
 
 OWNER = "ManyRunsDriver"
@@ -32,7 +32,8 @@ class ManyRunsDriver(Options):
     Minimises the sum of the R losses with Adam, which updates every number separately; the models do not influence each
     other. Gradients are not clipped, since the joint norm would couple the models.
 
-    A batch depends only on its step, so a resumed training repeats the uninterrupted one, on a CPU bit for bit.
+    A batch depends only on its step, and checkpoints have the state of random number generators, so a resumed training
+    repeats the uninterrupted one, on a CPU bit for bit.
 
     Args:
         model: an ``nn.Module`` whose method ``losses(batch)`` returns the R losses ``[R]``; trained in place.
@@ -139,6 +140,11 @@ class _ManyRuns(Training):
             )
         self._optimizer.zero_grad()
         losses.sum().backward()
+        if unhealthy := unhealthy_gradients(self.model):
+            raise NonFiniteError(
+                f"step {step + 1}: expected finite gradients, got others in {', '.join(unhealthy)}; lower "
+                "the learning rate"
+            )
         self._optimizer.step()
         self._losses = losses.detach()
 
@@ -157,9 +163,11 @@ class _ManyRuns(Training):
 
     def state(self, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors = {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        tensors["random"] = capture_random_state(self._device)
         return {"last": self.last.get("validation")}, tensors
 
     def load_state(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         self.load_weights(tensors)
         self._optimizer.load_state_dict(tensors["optimizer"])
+        restore_random_state(tensors["random"], self._device)
         self.last = {} if state["last"] is None else {"validation": state["last"]}

@@ -12,6 +12,7 @@ from pyro.infer.svgd import SteinKernel
 from torch import Tensor, nn
 
 from probattn.host import on_cpu
+from probattn.inference.configuration import described_object
 from probattn.inference.session import derived_seed
 from probattn.particles import (
     CollapseWarning,
@@ -20,6 +21,7 @@ from probattn.particles import (
     ParticleDiagnostics,
     ParticleKernel,
     PyroKernel,
+    UnsmoothedKernel,
     diagnose,
     sgld_direction,
     spos_direction,
@@ -83,6 +85,8 @@ class ParticleUpdate:
             raise ValueError(f"{type(self).__name__}.num_data: expected an integer >= 1, got {num_data}")
         self._members = [_Member(name, number, *item) for number, (name, item) in enumerate(sets.items())]
         self._num_data, self._scale, self._override = num_data, scale, kernel
+        generator = getattr(kernel, "generator", None)
+        self._seed = generator.initial_seed() if isinstance(generator, torch.Generator) else None
         self.diagnostics: dict[str, dict[str, float]] = {}
         """By set of particles: the :class:`probattn.particles.ParticleDiagnostics` of the last measured update."""
 
@@ -96,8 +100,19 @@ class ParticleUpdate:
         return {name: float(rows.square().mean()) for name, rows in gradients.items()}
 
     def configuration(self) -> dict[str, Any]:
-        """Settings that a resumed run must share and the model does not determine."""
-        return {}
+        """Settings that a resumed run must share and the model does not determine: a kernel's class and options."""
+        return {} if self._override is None else {"kernel": described_object(self._override)}
+
+    def refuse_sum(self) -> None:
+        """Refuses a potential that is a sum over the data where a prior or noise is that of N data beside a mean."""
+        for member in self._members:
+            noisy = member.options.sampler in ("spos", "sgld")
+            if noisy or not isinstance(member.options.prior, str):
+                what = "noise" if noisy else "prior"
+                raise ValueError(
+                    f"{member.name}: its {what} is that of {self._num_data} data beside their mean loss: expected a "
+                    "program that observes them in a pyro.plate, got one without, whose loss is a sum"
+                )
 
     @torch.no_grad()
     def direct(self, step: int, *, measure: bool = False) -> None:
@@ -162,9 +177,14 @@ class ParticleUpdate:
         if member.generator is None or member.generator.device != device:
             member.generator, member.kernel = torch.Generator(device=device), None
         member.generator.manual_seed(derived_seed(*entropy))
+        if self._seed is not None:
+            generator: Any = vars(self._override)["generator"]
+            generator.manual_seed(derived_seed(self._seed, *entropy[1:]))
         if member.kernel is None:
             kernel = self._override or member.options.build_kernel(member.generator)
             member.kernel = kernel if isinstance(kernel, ParticleKernel) else PyroKernel(kernel)
+            if self._override is not None and not getattr(member.options, "smoothing", True):
+                member.kernel = UnsmoothedKernel(member.kernel)
         return member.kernel
 
     def _measure(self, member: _Member, measured: ParticleDiagnostics, particles: Tensor) -> None:
@@ -246,7 +266,9 @@ class HeadParticles(ParticleUpdate):
 
     :math:`\phi` is the direction of the sampler in the options and :math:`\epsilon` its step size.
     :class:`probattn.inference.SVGDDriver` uses this class in each update. In a loop of your own call ``direct(step)``
-    between ``backward`` and the optimiser's step. Make a new object if the network is converted again.
+    between ``backward`` and the optimiser's step. There the loss of ``ParticleLayers`` must be that of
+    :class:`probattn.inference.AttentionELBO`, because gradients of the network's loss are 1 / P of the particles'. Make
+    a new object if the network is converted again.
 
     Args:
         model: a module with a network converted with :class:`probattn.RepulsiveAttention` or ``ParticleLayers``.

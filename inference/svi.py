@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -248,6 +248,25 @@ class SVIDriver(RunOptions):
             raise ValueError("SVIDriver.precision: 'fp16' needs a GPU; use 'bf16' or 'no' on a CPU")
 
 
+def _rows(batch: Any) -> int:
+    """Rows of a batch, which all its tensors have."""
+    values = (
+        batch.values()
+        if isinstance(batch, Mapping)
+        else batch
+        if isinstance(batch, (tuple, list))
+        else [batch]
+    )
+    rows = {len(value) for value in values if isinstance(value, Tensor) and value.dim()}
+    if len(rows) != 1:
+        got = ", ".join(map(str, sorted(rows))) or "none"
+        raise ValueError(
+            f"SVGDDriver.step: expected num_data, the size of the data, unless the tensors of the batch have as many "
+            f"rows as the data, got {type(batch).__name__} with rows {got}"
+        )
+    return rows.pop()
+
+
 @dataclass(eq=False)
 class SVGDDriver(SVIDriver):
     r"""Trains particles of one posterior: the attention heads of a network, or whole models.
@@ -345,7 +364,7 @@ class SVGDDriver(SVIDriver):
         Raises:
             ValueError: ``num_data`` differs from that of the first call, or the model has no particles.
         """
-        size = len(next(iter(batch.values()))) if num_data is None else num_data
+        size = _rows(batch) if num_data is None else num_data
         if self._update is None:
             guide, objective = self.objective()
             self._update, self._num_data = (

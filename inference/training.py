@@ -78,6 +78,8 @@ class Update:
         if self._limit is not None:
             self._clipping.clip(self._limit)
         if self.particles is not None:
+            if getattr(self.objective, "summed", False):
+                self.particles.refuse_sum()
             self.particles.direct(step, measure=measure)
 
 

@@ -38,8 +38,8 @@ class EnsembleOptions(ParticleOptions):
     gets :math:`-\epsilon \phi / N` instead of the gradient of u, so learning rates are as in usual training.
 
     Args:
-        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). With SGD of learning
-            rate 1 without momentum, "sgld" has the posterior's variance, "spos" a slightly smaller one.
+        sampler: "svgd", "spos" (SVGD with Langevin noise) or "sgld" (noise without repulsion). With SGD of
+            learning rate 1 without momentum or schedule, "sgld" has the posterior's variance, "spos" slightly less.
         step_size: epsilon > 0, factor of the direction. It has no effect with Adam and similar optimisers on "svgd".
         repulsion: weight a >= 0 of the repulsion. With another value than 1 the particles represent exp(-U / a).
         kernel: name of a kernel between particles, as in :class:`probattn.RepulsiveAttention`. In many dimensions the
@@ -117,8 +117,8 @@ class EnsembleParticles(ParticleUpdate):
         return {name: float(grad.square().mean()) for name, grad in grads.items() if grad is not None}
 
     def configuration(self) -> dict[str, Any]:
-        """Settings that must be the same when a run is resumed: the options."""
-        return {"ensemble": asdict(self._options)}
+        """Settings that must be the same when a run is resumed: the options and the kernel."""
+        return {"ensemble": asdict(self._options), **super().configuration()}
 
 
 def _sets(ensemble: ParticleEnsemble, kind: Sets) -> dict[str, dict[str, nn.Parameter]]:
@@ -204,7 +204,7 @@ class EnsembleObjective(nn.Module):
         terms_of_all = ELBOTerms(*means.unbind())
         if not graded:
             return terms_of_all
-        gradients = _gathered(pieces, len(parameters), ensemble.num_particles)
+        gradients = _gathered(pieces, len(parameters), [len(chunk) for chunk in values])
         loss = with_gradients(terms_of_all.loss, [*parameters.values(), *shared], gradients)
         return terms_of_all._replace(loss=loss)
 
@@ -229,15 +229,22 @@ class EnsembleObjective(nn.Module):
         self._buffers_checked = self._buffers_checked or self.training
 
 
-def _gathered(pieces: Sequence[Sequence[Tensor | None]], stacked: int, count: int) -> list[Tensor | None]:
-    """Rows of all chunks as stacks; of what is shared the mean over particles."""
+def _gathered(
+    pieces: Sequence[Sequence[Tensor | None]], stacked: int, sizes: Sequence[int]
+) -> list[Tensor | None]:
+    """Rows of chunks of these sizes as stacks; of what is shared the mean over particles."""
     gathered: list[Tensor | None] = []
     for position, chunks in enumerate(zip(*pieces, strict=True)):
         gradients = [gradient for gradient in chunks if gradient is not None]
         if not gradients:
             gathered.append(None)
         elif position < stacked:
-            gathered.append(torch.cat(gradients))
+            rest = gradients[0].shape[1:]  # a particle that branches past a parameter has gradient 0
+            rows = [
+                gradients[0].new_zeros(size, *rest) if gradient is None else gradient
+                for gradient, size in zip(chunks, sizes, strict=True)
+            ]
+            gathered.append(torch.cat(rows))
         else:
-            gathered.append(torch.stack(gradients).sum(dim=0) / count)
+            gathered.append(torch.stack(gradients).sum(dim=0) / sum(sizes))
     return gathered

@@ -144,7 +144,9 @@ class HeadSlices:
     def _gradient(self) -> Tensor:
         if self.parameter.grad is None:
             reason = (
-                "call backward first" if self.parameter.requires_grad else "it is frozen; set requires_grad"
+                "call backward first; a layer that a pass leaves out has none (set layerdrop to 0)"
+                if self.parameter.requires_grad
+                else "it is frozen; set requires_grad"
             )
             raise ValueError(f"{self.name}: its weight has no gradient; {reason}")
         return self.parameter.grad

@@ -209,9 +209,16 @@ def bootstrap_weights(method: ParticleLayers, batch: Mapping[str, Any], rows: in
         if name != "attention_mask" and _has_rows(value, rows):
             numbers = value.float().contiguous().view(torch.int32) if value.is_floating_point() else value
             numbers = numbers.long().reshape(rows, -1) + 1
-            if isinstance(mask, Tensor) and mask.shape == value.shape:
-                numbers = numbers * mask.long()
             powers = torch.full_like(numbers[0], MULTIPLIER).cumprod(dim=0)
+            if isinstance(mask, Tensor) and mask.shape == value.shape[:2]:
+                # The first number that is no padding has the first power, on whichever side the padding is.
+                valid = (
+                    mask.long()
+                    .unsqueeze(-1)
+                    .expand(*mask.shape, numbers.shape[1] // mask.shape[1])
+                    .flatten(1)
+                )
+                powers = powers[(valid.cumsum(dim=1) - 1).clamp_min(0)] * valid
             keys = keys.to(numbers.device) * MULTIPLIER + (numbers * powers).sum(dim=1)
     particles = torch.arange(1, method.num_particles + 1, device=keys.device).unsqueeze(1)
     mixed = (keys + particles * 0x1E3779B97F4A7C15) * MULTIPLIER + method.seed  # wraps around

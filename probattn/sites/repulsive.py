@@ -127,8 +127,9 @@ class RepulsiveAttention(ParticleOptions, Method):
     With ``smoothing=False`` a head follows only its gradient, :math:`\phi_i = -\nabla U(\theta_i) + \frac aM \sum_j
     \nabla_{\theta_j} \kappa(\theta_j, \theta_i)`, with :math:`\kappa` the kernel.
 
-    With SGD ``step_size`` multiplies the learning rate, and the noise has this variance at learning rate 1. With Adam
-    it only changes the size of the noise relative to the gradient; the variance of the heads is then not known.
+    With SGD ``step_size`` multiplies the learning rate, and the noise has this variance at learning rate 1, without a
+    schedule. With Adam it only changes the size of the noise relative to the gradient, and the variance of the heads is
+    not known.
 
     Args:
         sampler: "svgd" (Stein variational gradient descent), "spos" (the same with Langevin noise) or "sgld" (noise
@@ -262,10 +263,15 @@ class HeadRecord:
 
 
 def repulsive_heads(model: nn.Module) -> dict[str, tuple[RepulsiveAttention, HeadSlices]]:
-    """Options and heads of the projections of a model that are particles, by attention call and projection."""
+    """Options and heads of the projections of a model that are particles, by attention call and projection.
+
+    Projections with one weight (tied keys and queries, or layers) are one set, under the name of the first.
+    """
     records = {module: vars(module)[RECORD] for module in model.modules() if RECORD in vars(module)}
-    return {
-        projection.name: (record.method, projection.slices(module))
-        for module, record in records.items()
-        for projection in record.projections
-    }
+    heads: dict[tuple[Any, ...], tuple[str, tuple[RepulsiveAttention, HeadSlices]]] = {}
+    for module, record in records.items():
+        for projection in record.projections:
+            slices = projection.slices(module)
+            layout = {**vars(slices), "name": None, "parameter": id(slices.parameter)}
+            heads.setdefault(tuple(layout.values()), (projection.name, (record.method, slices)))
+    return dict(heads.values())
