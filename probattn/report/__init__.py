@@ -2,7 +2,7 @@
 
 :func:`evaluate` turns predictions into records, :class:`Scores` and :class:`Difference`. :class:`Results` holds all
 records of a run; :func:`write_results` writes them without loss, :func:`read_results` reads them, and
-:func:`write_report` makes the page. :func:`combine` turns the results of several runs of one recipe into a comparison
+:func:`render_report` makes the page. :func:`combine` turns the results of several runs of one recipe into a comparison
 over their seeds. :func:`is_reliable` decides which differences are significant.
 
 In records, ``model`` is a :data:`ModelKey`, the network or prediction method that was measured; ``site`` is the name
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         MeasureText,
         Verdict,
     )
-    from probattn.report.page import render_report, write_report
+    from probattn.report.page import render_report
     from probattn.report.record import (
         MODELS,
         ClassMeasure,
@@ -120,8 +120,7 @@ __all__ += ["most_uncertain", "confident_mistakes", "mistakes_by_bin"]
 # Records of a run, their file and their page
 __all__ += ["Results", "RunDescription", "SingleRun", "DataSet", "Scores", "Comparison"]
 __all__ += ["Difference", "Entropy", "Curve", "ReliabilityBin", "RiskCoverage", "PAvPUPoint"]
-__all__ += ["SCHEMA_VERSION", "ResultsFileError", "write_results", "read_results", "combine"]
-__all__ += ["write_report", "render_report"]
+__all__ += ["SCHEMA_VERSION", "ResultsFileError", "write_results", "read_results", "combine", "render_report"]
 # Names of models, roles and measures
 __all__ += ["ClassMeasure", "ModelKey", "Role", "MeasureText", "Listing"]
 __all__ += ["CLASS_MEASURES", "MODELS", "MODEL_LABELS", "MODEL_TITLES", "ROLE_TITLES"]

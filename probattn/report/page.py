@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from probattn.files.durable import write_atomically
 from probattn.report.markup import Section, breakable, formatted, plain
 from probattn.report.measures import (
     MINUS,
@@ -38,24 +36,6 @@ RAMPS = {
     "cosine-dark": ("e59a52", "6b4220", "191d22", "234d78", "6fb0ee"),
 }
 """Colours from zero to the largest value; the style sheet's gradients name the same ones."""
-
-
-def write_report(results: Results, path: Path | str) -> Path:
-    """Writes the HTML report atomically.
-
-    Args:
-        results: the records, also the content of ``metrics.json``.
-        path: the file, usually ``report.html``.
-
-    Returns:
-        The path.
-
-    Raises:
-        OSError: the file cannot be written; an existing file is unchanged.
-    """
-    path = Path(path)
-    write_atomically(path, render_report(results).encode())
-    return path
 
 
 def render_report(
