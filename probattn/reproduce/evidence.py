@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from math import floor, log10
-from typing import Annotated, Literal
+from typing import Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from probattn.metrics.functional import MeanInterval, mean_interval
 from probattn.report.record import Record
@@ -44,15 +44,6 @@ class Pick(Record):
     scale: float = 1.0
 
 
-class Summary(Record):
-    """A mean with its interval, for files without values of single seeds."""
-
-    mean: float
-    low: float
-    high: float
-    seeds: Annotated[int, Field(ge=2)]
-
-
 class Evidence(Record):
     """One measurement about a claim.
 
@@ -77,7 +68,7 @@ class Evidence(Record):
     gain: tuple[str, str, str, str] | None = None
     less: tuple[str, str, str, str] | None = None
     values: Mapping[str, float] = {}
-    summary: Summary | None = None
+    summary: MeanInterval | None = None
     statement: str = ""
     shows: Verdict | None = None
     seeds: int | None = None
@@ -109,7 +100,7 @@ class Evidence(Record):
     def mean(self) -> MeanInterval | None:
         """Mean difference and its interval at 95%; None for a statement."""
         if self.summary is not None:
-            return MeanInterval(**self.summary.model_dump())
+            return self.summary
         values = self.differences().values()
         return mean_interval(values) if values else None
 
