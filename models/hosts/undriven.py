@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,8 +27,8 @@ from probattn.models.hosts.replaced import (
 )
 from probattn.sites import AttentionSite
 from probattn.sites.handlers import (
+    ThreadList,
     hooked_call,
-    in_child,
     is_replaced,
     is_running,
     may_look,
@@ -65,27 +64,15 @@ class _Pass:
     outer: dict[str, OuterCall] = field(default_factory=dict)
 
 
-_PASSES: dict[int, list[_Pass]] = {}
-"""By thread, of the converted networks that run in it, one inside another."""
-
-
-def _forget_other_threads() -> None:
-    """In a forked child, where a new thread may have the number of one that was lost."""
-    for thread in _PASSES.keys() - {threading.get_ident()}:
-        del _PASSES[thread]
-
-
-in_child(_forget_other_threads)
+_PASSES = ThreadList()
+"""Of the converted networks that run in a thread, one inside another."""
 
 
 def _current() -> _Pass | None:
     """This thread's innermost pass, without what an interrupt has left behind."""
-    passes = _PASSES.get(threading.get_ident(), [])
-    while passes and not is_running(passes[-1].call):
-        passes.pop()
-    if not passes:
-        _PASSES.pop(threading.get_ident(), None)
-    return passes[-1] if passes else None
+    while _PASSES and not is_running(_PASSES[-1].call):
+        _PASSES.pop()
+    return _PASSES[-1] if _PASSES else None
 
 
 class NetworkPasses:
@@ -183,7 +170,7 @@ class NetworkPasses:
             self._connect()
             _refuse_other(module)
             current = _Pass(self, self._is_undriven(module, kwargs), hooked_call())
-            _PASSES.setdefault(threading.get_ident(), []).append(current)
+            _PASSES.append(current)
         _refuse_other(module)
         current.depth += 1
 
@@ -286,7 +273,7 @@ class NetworkPasses:
         current.depth -= 1
         if current.depth:
             return
-        _PASSES[threading.get_ident()].remove(current)
+        _PASSES.remove(current)
         if succeeded and not current.undriven:
             network = type(module).__name__
             names = [name for host, name in current.ran.items() if host not in current.reached]
