@@ -163,9 +163,9 @@ class ProgramTask(Task[AnyRecipe, AnyResults], Generic[AnyRecipe, AnyResults, An
             measures={
                 **self.measures,
                 **{
-                    name: self._detection(name)
-                    for name in DETECTION
-                    if name in measured - self.measures.keys()
+                    name: replace(text, meaning=text.meaning.replace("entropy", self.detects_by))
+                    for name, text in CLASS_MEASURES.items()
+                    if name in DETECTION and name in measured - self.measures.keys()
                 },
             },
             run=run,

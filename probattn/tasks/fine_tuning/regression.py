@@ -25,6 +25,7 @@ from probattn.metrics.functional import interval_coverage, interval_score, inter
 from probattn.options import Filled
 from probattn.report import MODEL_TITLES, Listing, ModelKey
 from probattn.report.bootstrap import Columns
+from probattn.report.measures import MeasureText
 from probattn.report.record import Record
 from probattn.sites.observation import ObservationNoise
 from probattn.tasks.errors import RunError
@@ -50,6 +51,26 @@ def corpus(source: Corpus, split: Split) -> Rows:
 
 
 RELATEDNESS = {**CORPORA["sick"].columns, "label": ("relatedness_score",)}
+
+
+def _at_level(level: float) -> dict[str, MeasureText]:
+    """The measures of the intervals of one level."""
+    miss = share(
+        f"Coverage error, {level:.0%} intervals",
+        f"Distance of the share of numbers inside from {level:.0%}",
+        better=False,
+    )
+    stretched = share(
+        f"The same, calibrated ({level:.0%})",
+        "After the intervals are stretched as the validation texts ask for",
+        better=False,
+    )
+    score = number(
+        f"Interval score, {level:.0%}",
+        "Width, and a fine for numbers outside (Gneiting and Raftery 2007), calibrated intervals",
+    )
+    percent = f"{100 * level:.0f}"
+    return {f"miss_{percent}": miss, f"stretched_miss_{percent}": stretched, f"score_{percent}": score}
 
 
 class RegressionSection(TextsSection):
@@ -144,38 +165,7 @@ class Regression(HeadTask):
         "pearson": number("Pearson correlation", "Of predictions and numbers", better=True),
         "spearman": number("Spearman correlation", "Of the ranks of predictions and numbers", better=True),
         "nll": number("Negative log-likelihood", "Of the numbers, nats per text", short="NLL"),
-        **{
-            f"{kind}{name}_{100 * level:.0f}": text
-            for level in STATED
-            for kind, name, text in (
-                (
-                    "",
-                    "miss",
-                    share(
-                        f"Coverage error, {level:.0%} intervals",
-                        f"Distance of the share of numbers inside from {level:.0%}",
-                        better=False,
-                    ),
-                ),
-                (
-                    "stretched_",
-                    "miss",
-                    share(
-                        f"The same, calibrated ({level:.0%})",
-                        "After the intervals are stretched as the validation texts ask for",
-                        better=False,
-                    ),
-                ),
-                (
-                    "",
-                    "score",
-                    number(
-                        f"Interval score, {level:.0%}",
-                        "Width, and a fine for numbers outside (Gneiting and Raftery 2007), calibrated intervals",
-                    ),
-                ),
-            )
-        },
+        **{name: text for level in STATED for name, text in _at_level(level).items()},
     }
     headings: ClassVar[Any] = {
         "text": "Text",
