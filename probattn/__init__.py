@@ -30,29 +30,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AlignmentAttention",
-    "AttentionMask",
-    "BayesianAttention",
-    "DisagreementAttention",
-    "MultiheadAttention",
-    "ParticleLayers",
-    "ProbabilisticTrainer",
-    "RepulsiveAttention",
-    "__version__",
-    "attention",
-    "attention_effects",
-    "compile_sites",
-    "convert",
-    "explain",
-    "from_pretrained",
-    "link",
-    "load",
-    "posterior_moments",
-    "posterior_predict",
-    "sampling",
-    "training_free",
-]
+__all__ = ["__version__", "convert", "from_pretrained", "load"]
+# Methods
+__all__ += ["BayesianAttention", "AlignmentAttention", "DisagreementAttention"]
+__all__ += ["RepulsiveAttention", "ParticleLayers"]
+# Networks of one's own
+__all__ += ["AttentionMask", "MultiheadAttention", "attention", "compile_sites", "link"]
+# Training and prediction
+__all__ += ["ProbabilisticTrainer", "training_free", "sampling"]
+__all__ += ["posterior_predict", "posterior_moments", "attention_effects", "explain"]
 
 _MODULES = {
     "AlignmentAttention": "sites.alignment",

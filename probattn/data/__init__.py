@@ -53,13 +53,7 @@ __all__ += ["length_limit", "load_multi30k", "load_planetoid", "load_task", "pac
 __all__ += ["read_graph_texts", "read_hub", "read_pairs", "read_relations", "read_table"]
 __all__ += ["read_visual_questions", "split_of", "text_key", "word_tokenizer", "word_vectors"]
 
-__getattr__ = imported_when_used(
-    __name__,
-    __all__,
-    (
-        *("errors", "rows", "dataset", "files", "identity", "tables", "builtin", "sources", "task", "tokens"),
-        *("words", "subwords", "sentence_pairs", "graph_texts", "tokenized_graph_texts"),
-        *("node_graph", "planetoid", "region_files", "visual_questions"),
-    ),
-    options=(),
-)
+_MODULES = """errors rows dataset files identity tables builtin sources task tokens words subwords sentence_pairs
+graph_texts tokenized_graph_texts node_graph planetoid region_files visual_questions"""
+
+__getattr__ = imported_when_used(__name__, __all__, _MODULES.split(), options=())

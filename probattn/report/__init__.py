@@ -140,26 +140,7 @@ __all__ += ["Agreement", "Contextualized", "PairAgreement", "Rating"]
 # Tables and text of a terminal
 __all__ += ["Group", "Sheet", "results_table", "printable", "printable_lines"]
 
-__getattr__ = imported_when_used(
-    __name__,
-    __all__,
-    (
-        "alignment",
-        "attention",
-        "bootstrap",
-        "curves",
-        "dynamics",
-        "evaluation",
-        "summary",
-        "distances",
-        "heads",
-        "measures",
-        "page",
-        "record",
-        "results",
-        "sites",
-        "terminal",
-        "words",
-    ),
-    (),
-)
+_MODULES = """alignment attention bootstrap curves dynamics evaluation summary distances heads measures page record
+results sites terminal words"""
+
+__getattr__ = imported_when_used(__name__, __all__, _MODULES.split(), options=())
