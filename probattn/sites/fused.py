@@ -133,7 +133,7 @@ def compile_sites(enabled: bool = True) -> None:
 def check_compiler(owner: str) -> None:
     """Raises ``RuntimeError`` unless torch compiles; asked until it does."""
     try:
-        torch.compile(_probe)(torch.zeros(8))
+        torch.compile(lambda values: values.exp() + 1)(torch.zeros(8))
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line and not line.startswith("backend=")]
         raise RuntimeError(
@@ -165,10 +165,6 @@ def _kernel(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
         return compiled(*plain[0], **plain[1])
 
     return call
-
-
-def _probe(values: Tensor) -> Tensor:
-    return values.exp() + 1
 
 
 ADVICE = (

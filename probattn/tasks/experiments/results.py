@@ -40,18 +40,11 @@ def runs_of(
 
 def first_steps(steps: Sequence[int], values: Values, threshold: float) -> tuple[int | None, ...]:
     """The first evaluated step at which each run reaches a threshold; None for runs that never do."""
-    columns = zip(*values, strict=True)
-    return tuple(
-        next(
-            (
-                step
-                for step, value in zip(steps, column, strict=True)
-                if value is not None and value >= threshold
-            ),
-            None,
-        )
-        for column in columns
+    learned = (
+        (step for step, value in zip(steps, column, strict=True) if value is not None and value >= threshold)
+        for column in zip(*values, strict=True)
     )
+    return tuple(next(run, None) for run in learned)
 
 
 def reached(first: Sequence[int | None], by_step: int) -> int:
