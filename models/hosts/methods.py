@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from probattn.checks import grouped
 from probattn.models.hosts.calls import AttentionCall, AttentionCalls
 from probattn.models.hosts.eager import Attended, HostCall, as_tokens, windows_to_heads
 from probattn.models.hosts.passes import StackPass
@@ -189,10 +190,7 @@ def place(method: object, calls: AttentionCalls, host: Host) -> Placement:
 
 def by_module(calls: AttentionCalls) -> dict[str, tuple[AttentionCall, ...]]:
     """Calls by the module that makes them, in order."""
-    modules: dict[str, tuple[AttentionCall, ...]] = {}
-    for call in calls:
-        modules[call.module] = (*modules.get(call.module, ()), call)
-    return modules
+    return {module: tuple(made) for module, made in grouped((call.module, call) for call in calls).items()}
 
 
 SEPARATE: dict[Projection, tuple[str, ...]] = {

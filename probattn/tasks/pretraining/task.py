@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from probattn.data import DataError, Split
+from probattn.data.identity import by_length
 from probattn.files.durable import digest
 from probattn.inference.session import derived_seed
 from probattn.models import ElectraProgram
@@ -263,7 +264,7 @@ class Pretraining(ScratchTask[PretrainingRecipe, PretrainingResults, Data, Elect
 
     def columns_of(self, network: Trained, rows: Sequence[Row]) -> dict[ModelKey, Columns]:
         """Columns from which the measures are computed, by model, with one row per passage, in their order."""
-        order = sorted(range(len(rows)), key=lambda index: len(rows[index]["original_ids"]))
+        order = by_length(row["original_ids"] for row in rows)
         total = -(-len(rows) // self.recipe.prediction.batch_size)
         batches = self.replaced(network, [rows[index] for index in order])
         chunks: dict[ModelKey, list[Columns]] = {}

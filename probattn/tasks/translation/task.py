@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,16 +164,8 @@ class Translation(ScratchTask[TranslationRecipe, TranslationResults, Data, Trans
         if network.name == "lstm":
             with seeded(seed):
                 return RecurrentForTranslation(recurrent_config(network, len(codec))).train()
-        names = (
-            "width",
-            "layers",
-            "heads",
-            "feed_forward",
-            "dropout",
-            "attention_dropout",
-            "activation_dropout",
-        )
-        sizes = {name: getattr(network, name) for name in names}
+        shared = {field.name for field in fields(TransformerSize)} - {"max_positions"}
+        sizes = network.model_dump(include=shared)
         size = TransformerSize(**sizes, max_positions=self.recipe.translation.max_length)
         return build_transformer(size, len(codec), seed=seed)
 
