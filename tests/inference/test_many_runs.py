@@ -82,6 +82,33 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path):
     assert finished.fit(resume="auto").validation["slope"] == resumed.validation["slope"]
 
 
+def test_a_resumed_run_has_the_random_numbers_of_the_uninterrupted_one(tmp_path):
+    class Dropped(Lines):
+        def losses(self, batch):
+            return nn.functional.dropout(super().losses(batch).unsqueeze(0), 0.5).squeeze(0)
+
+    def fit(steps, **options):
+        torch.manual_seed(0)
+        model = Dropped([0.0, 5.0, -1.0])
+        driver(model, steps, **options).fit(resume="auto" if options else False)
+        return model.slope
+
+    whole = fit(6)
+    fit(3, folder=tmp_path)
+    assert torch.equal(fit(6, folder=tmp_path), whole)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    class Roots(Lines):
+        def losses(self, batch):
+            return self.slope.clamp_min(0).sqrt()
+
+    model = Roots([1.0, 0.0, 3.0])
+    with pytest.raises(NonFiniteError, match="step 1: expected finite gradients, got others in slope"):
+        driver(model, 1).fit()
+    assert model.slope.tolist() == [1.0, 0.0, 3.0]
+
+
 def test_only_chosen_parameters_learn():
     model = Lines([0.0, 5.0, -1.0])
     driver(model, parameters=[model.offset]).fit()
