@@ -170,8 +170,11 @@ def _label_columns(table: Table, values: Mapping[str, Sequence[str]], text: str,
             ", ".join(f"{name!r} ({len(cells)} different values)" for name, cells in different.items())
             or "none"
         )
+        advice = "name the columns with --text-column and --label-column"
+        if not different:
+            advice = "columns are separated by commas, tabs or semicolons"
         raise DataError(
             f"{table.name}: expected a column of labels beside {text!r}, with 2 to {limit} different values, got "
-            f"{listed}; name the columns with --text-column and --label-column"
+            f"{listed}; {advice}"
         )
     return sorted(candidates, key=rank)

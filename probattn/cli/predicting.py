@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from probattn.checks import is_blank
 from probattn.cli.options import FileOptions
+from probattn.cli.reviewing import has_reviews
 from probattn.cli.rows import (
     STANDARD,
     Format,
@@ -26,6 +27,7 @@ from probattn.options import DrawingOptions
 from probattn.tasks import RunError
 from probattn.tasks.answering import Answering
 from probattn.tasks.progress import shown, tracked
+from probattn.triage.queue import REVIEWED
 
 if TYPE_CHECKING:
     from probattn.triage import AppliedPolicy
@@ -108,7 +110,16 @@ def _output_format(options: FileOptions, kind: Format, *, decides: bool, as_json
         raise RunError(f"--output {output}: expected a file, got a folder")
     if options.input != STANDARD and output.resolve() == Path(str(options.input)).expanduser().resolve():
         raise RunError(f"--output {output}: expected another file than --input, whose rows it would replace")
+    if not output.resolve().parent.is_dir():
+        raise RunError(
+            f"--output {output}: expected a file in a folder that exists, got the folder {output.parent}"
+        )
     written = format_of(str(output))
+    if decides and output.exists() and has_reviews(output):
+        raise RunError(
+            f"--output {output}: expected a new file, as this one has classes of people (column {REVIEWED!r}), which "
+            "would be lost; take them back with `probattn review`, and give another --output"
+        )
     if decides and written == "txt":
         raise RunError(
             f"--output {output}: expected .csv, .tsv, .xlsx or .jsonl beside a policy, got plain text"

@@ -9,6 +9,7 @@ from typing import Any
 
 from probattn.checks import is_blank
 from probattn.cli.rows import format_of, opened, write_rows
+from probattn.data import DataError
 from probattn.data.tables import is_table
 from probattn.files.spreadsheets import unescaped
 from probattn.tasks import RunError, required
@@ -27,6 +28,14 @@ def rows_of(file: Path, column: str | None = None) -> list[dict[str, Any]]:
         return rows
     names = {column_of(rows[0], name) for name in ("label", "likeliest", column or REVIEWED)} & rows[0].keys()
     return [row | {name: unescaped(row[name]) for name in names} for row in rows]
+
+
+def has_reviews(file: Path) -> bool:
+    """Whether a file has a class that a person decided; False for one that is no file of decisions."""
+    try:
+        return any(person_of(row, column_of(row, REVIEWED)) for row in rows_of(file))
+    except (DataError, RunError):
+        return False
 
 
 def write_labels(

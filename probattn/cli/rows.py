@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from probattn.cli.options import InputOptions
 from probattn.data import DataError, tables
 from probattn.data.errors import nearest
 from probattn.data.files import read_text, utf8_advice
-from probattn.data.rows import whole_text
+from probattn.data.rows import PREFIX, whole_text
 from probattn.files.durable import replace_atomically
 from probattn.files.spreadsheets import WORKBOOK, Escape, escaped, unescaped, write_workbook
 
@@ -236,19 +238,25 @@ def text_in(location: str, row: Row, column: str) -> str:
 
 
 def with_answer(row: Row, answer: Mapping[str, Any]) -> Row:
-    """A row with its answer; columns that the row has already get a name of their own.
+    """A row with its answer, in columns with more prefixes than those of the row that have the same name.
 
     Example:
         >>> with_answer({"text": "a film", "label": "?"}, {"label": "good", "probability": 0.9})
         {'text': 'a film', 'label': '?', 'predicted_label': 'good', 'probability': 0.9}
     """
-    merged = dict(row)
-    for name, value in answer.items():
-        free = name
-        while free in merged:
-            free = f"predicted_{free}"
-        merged[free] = value
-    return merged
+    names = _answer_columns(tuple(row), tuple(answer))
+    return dict(row) | dict(zip(names, answer.values(), strict=True))
+
+
+@lru_cache(maxsize=4)
+def _answer_columns(columns: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+    """Names of an answer's columns, which tell them from those of the inputs in any order."""
+
+    def free(name: str) -> str:
+        taken = any(re.fullmatch(f"({PREFIX})*{re.escape(name)}", str(column)) for column in columns)
+        return free(PREFIX + name) if taken else name
+
+    return list(map(free, names))
 
 
 def write_rows(

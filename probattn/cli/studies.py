@@ -278,6 +278,8 @@ def review(
     if as_json:
         typer.echo(result.model_dump_json())
         return
+    target = "the least cost" if decided.error is None else f"an error of at most {100 * decided.error:g}%"
+    echo(f"policy: {target}, calibrated on {decided.data}")
     for line in result.lines(decided):
         echo(line)
     if output is not None:

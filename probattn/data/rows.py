@@ -23,6 +23,8 @@ COLUMN_WORDS: Mapping[str, str] = MappingProxyType(
     {"text": "texts", "text_pair": "second texts", "label": "labels"}
 )
 """Contents of a column by its role."""
+PREFIX = "predicted_"
+"""Of a column of predictions whose name the inputs have."""
 
 
 @dataclass(frozen=True)

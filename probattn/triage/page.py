@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
+from scipy.stats import binom
 
 from probattn.inference import Explanation
 from probattn.report import Group, Sheet
@@ -75,7 +76,7 @@ def headline(results: TriageResults) -> str:
     """The share of the inputs that is answered."""
     policy, first = results.policy, results.outcomes[0]
     if not first.answered:
-        return f"No input can be answered: {promise_words(policy)} is not attainable here"
+        return f"No input can be answered: {promise_words(policy)} cannot be guaranteed here"
     answered = share(first.answered, first.size)
     if policy.error is None:
         among = "" if policy.novelty is None else " among those near the training data"
@@ -101,6 +102,11 @@ def opening(results: TriageResults) -> str:
         wrong = f"{share(first.wrong or 0, first.size)} of all {first.size:,} held-out predictions are wrong"
         if policy.error is None:
             return f"{wrong}."
+        if binom.cdf(first.wrong or 0, first.size, policy.error) <= 1 - policy.confidence:
+            return (
+                f"{wrong}: all of them together would pass. But the tests start at a threshold from the validation "
+                "data, and the first one fails. Give more validation data (data.validation_fraction, data.validation)."
+            )
         fewest = math.ceil(math.log(1 - policy.confidence) / math.log1p(-policy.error))
         larger, answers = attainable(results), ""
         if larger is not None:
@@ -225,7 +231,7 @@ def shift_words(shift: Shift | None, policy: Policy) -> str | None:
 
 def _cells(limit: Limit) -> tuple[str, str, str]:
     if limit.threshold is None:
-        return "not attainable", "", ""
+        return "not guaranteed", "", ""
     bound = "" if limit.bound is None else f"{100 * limit.bound:.1f}%"
     return share(limit.answered, limit.size), share(limit.errors, limit.answered), bound
 

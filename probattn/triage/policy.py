@@ -198,7 +198,9 @@ class Policy(Record):
         )
         if self.error is not None and not answered:
             target = f"an error of at most {100 * self.error:g}% with {self.confidence:.0%} confidence"
-            return f"no input can be answered: {target} is not attainable with {self.size:,} held-out inputs"
+            return (
+                f"no input can be answered: {target} cannot be guaranteed with {self.size:,} held-out inputs"
+            )
         bound = self.limits[0].bound if len(self.limits) == 1 else None
         upper = "" if bound is None else f", at most {bound:.1%} with {self.confidence:.0%} confidence"
         target = (
@@ -276,6 +278,8 @@ class Policy(Record):
         return answer["prediction"] - half, answer["prediction"] + half
 
 
+ANSWER, PERSON = "answer", "person"
+"""Decisions."""
 UNSURE, FAR, CHECKED = "unsure", "unlike the training data", "audit"
 """Why an input goes to human review; answers of the last kind are a random sample."""
 
@@ -302,7 +306,7 @@ class Decision:
     @property
     def words(self) -> str:
         """The decision as in files of predictions: "answer", or "person" for human review."""
-        return "answer" if self.answered else "person"
+        return ANSWER if self.answered else PERSON
 
 
 def score_of(answer: Answer, score: Score) -> float:

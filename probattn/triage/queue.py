@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+from probattn.data.rows import PREFIX
 from probattn.files.durable import write_atomically
 from probattn.inference import Explanation
 from probattn.tasks.errors import RunError
@@ -73,7 +74,7 @@ def task_of(
         "value": {"choices": [answer["label"]]},
     }
     shown = {name: "; ".join(answer[name]) for name in ("why", "likeliest")}
-    others = {name: row[name] for name in row if name.rpartition("predicted_")[2] not in ANSWER}
+    others = {name: row[name] for name in row if name.rpartition(PREFIX)[2] not in ANSWER}
     data = {**others, **dict(zip(TEXTS, texts, strict=False)), **shown, "decision": answer["decision"]}
     data["label"] = answer["label"]
     prediction = {"model_version": version, "score": answer["probability"], "result": [suggested, *marked]}

@@ -15,11 +15,11 @@ from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.checking import spelling_key
 from probattn.data.errors import nearest, suggestion
-from probattn.data.rows import as_text
+from probattn.data.rows import PREFIX, as_text
 from probattn.metrics.functional import error_bound
 from probattn.report.record import Count, Probability, Record
 from probattn.tasks.errors import RunError
-from probattn.triage.policy import CHECKED, Policy
+from probattn.triage.policy import ANSWER, CHECKED, PERSON, Policy
 from probattn.triage.queue import REVIEWED
 
 LISTED = re.compile(r"(.+?) \d+%(?:; ?|$)", re.DOTALL)
@@ -58,6 +58,7 @@ class Review(Record):
         agreed: of them, those whose suggested class was right.
         listed: of them, those whose class was among the likeliest that were shown.
         checked: the answers that people checked; None without any.
+        copies: reviewed rows that are copies of earlier ones.
         new_classes: classes that the network does not have, with their numbers.
     """
 
@@ -67,11 +68,14 @@ class Review(Record):
     agreed: Count
     listed: Count
     checked: Checked | None
+    copies: Count
     new_classes: Mapping[str, Count]
 
     def lines(self, policy: Policy) -> Iterator[str]:
         """The review in sentences."""
         yield f"{self.reviewed:,} of {self.rows:,} rows are reviewed"
+        if self.copies:
+            yield f"{self.copies:,} of them are copies of earlier rows, but count as independent; remove the copies"
         if self.queue:
             yield (
                 f"human review: the suggested class was right in {self.agreed:,} of {self.queue:,} "
@@ -133,11 +137,12 @@ def review(
         raise RunError(
             f"{source}: expected a file of `probattn predict --policy`, or its tasks, got no column {lacking!r}"
         )
-    answered = [row for row in done if cell_of(row, "decision") == "answer"]
+    _require_decisions(done, policy, source)
+    answered = [row for row in done if _word(cell_of(row, "decision")) == ANSWER]
     sample = [row for row in answered if CHECKED in _entries(cell_of(row, "why"))]
-    queue = [row for row in done if cell_of(row, "decision") != "answer"]
+    queue = [row for row in done if _word(cell_of(row, "decision")) != ANSWER]
     people = [person_of(row, column, policy.classes) for row in queue]
-    agreed = sum(name == as_text(cell_of(row, "label")) for name, row in zip(people, queue, strict=True))
+    agreed = sum(name == _label(row, policy) for name, row in zip(people, queue, strict=True))
     listed = sum(name in _likeliest(row) for name, row in zip(people, queue, strict=True))
     counts = Counter(person_of(row, column, policy.classes) for row in done)
     new = {name: count for name, count in counts.items() if name not in policy.classes}
@@ -149,14 +154,37 @@ def review(
         agreed=agreed,
         listed=listed,
         checked=_checked(sample or answered, policy, column, audited if sample else 0),
+        copies=len(done) - len({json.dumps(row, sort_keys=True, default=str) for row in done}),
         new_classes=new,
     )
+
+
+def _require_decisions(rows: Sequence[Mapping[str, Any]], policy: Policy, source: str) -> None:
+    """Refuses rows of another network's classes, or whose decision is neither an answer nor left to people."""
+    labels = (label for row in rows if (label := _label(row, policy)))
+    if (other := next((label for label in labels if label not in policy.classes), None)) is not None:
+        raise RunError(
+            f"{source}: expected decisions of this policy, whose classes are {', '.join(policy.classes[:12])}, got the "
+            f"label {other!r}; name the run that decided them"
+        )
+    decisions = (_word(cell_of(row, "decision")) for row in rows)
+    if (other := next((word for word in decisions if word not in (ANSWER, PERSON)), None)) is not None:
+        raise RunError(f"{source}: expected decisions {ANSWER!r} and {PERSON!r}, got {other!r}")
+
+
+def _label(row: Mapping[str, Any], policy: Policy) -> str:
+    """The network's label in its own spelling, which a spreadsheet may have changed (TRUE for true)."""
+    return person_of(row, column_of(row, "label"), policy.classes)
+
+
+def _word(cell: Any) -> str:
+    return str(cell or "").strip().lower()
 
 
 def _checked(rows: Sequence[Mapping[str, Any]], policy: Policy, column: str, audited: int) -> Checked | None:
     if not rows:
         return None
-    wrong = sum(person_of(row, column, policy.classes) != as_text(cell_of(row, "label")) for row in rows)
+    wrong = sum(person_of(row, column, policy.classes) != _label(row, policy) for row in rows)
     size = len(rows)
     p_value = None
     if policy.error is not None:
@@ -182,9 +210,9 @@ def person_of(row: Mapping[str, Any], column: str, classes: Sequence[str] = ()) 
 
 
 def column_of(row: Mapping[str, Any], name: str) -> str:
-    """The column of a policy's answer: the last of this name, which has a prefix where the inputs have one of it."""
-    named = [column for column in row if re.fullmatch(f"(predicted_)*{name}", column)]
-    return named[-1] if named else name
+    """The column of a policy's answer: that with most prefixes, as it has one more than a column of the inputs."""
+    named = [column for column in row if re.fullmatch(f"({PREFIX})*{name}", column)]
+    return max(named, key=len, default=name)
 
 
 def cell_of(row: Mapping[str, Any], name: str) -> Any:
@@ -193,7 +221,7 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _entries(cell: Any) -> list[str]:
-    return cell if isinstance(cell, list) else [item.strip() for item in str(cell or "").split(";")]
+    return [_word(item) for item in (cell if isinstance(cell, list) else str(cell or "").split(";"))]
 
 
 def _likeliest(row: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from runs import invoke, refused, succeeds
 
+from probattn.cli.rows import with_answer
 from probattn.data.checking import usual_spellings
 from probattn.tasks import load_task
 from probattn.tasks.sections.yaml_nodes import one_line_yaml
@@ -44,11 +45,11 @@ def test_predictions_are_not_taken_for_labels(command, run):
     )
 
 
-def test_columns_of_an_answer_are_the_last_of_their_name():
-    row = dict.fromkeys(["text", "predicted_label", "decision", "label", "reviewed"])
-    assert column_of(row, "label") == "label"
-    row = dict.fromkeys(["text", "label", "predicted_label", "decision", "predicted_predicted_label"])
-    assert column_of(row, "label") == "predicted_predicted_label"
+@pytest.mark.parametrize("columns", [[], ["label"], ["predicted_label"], ["label", "predicted_label"]])
+def test_columns_of_an_answer_are_known_in_any_order(columns):
+    row = with_answer(dict.fromkeys(["text", *columns], "input"), {"label": "answer", "why": ""})
+    assert list(row)[: len(columns) + 1] == ["text", *columns] and len(row) == len(columns) + 3
+    assert row[column_of(row, "label")] == row[column_of(dict(reversed(row.items())), "label")] == "answer"
     assert column_of({"my_label": 1, "text": 2}, "label") == "label"
 
 

@@ -470,6 +470,12 @@ def test_where_nothing_is_answered_the_page_opens_with_what_the_promise_needs():
     assert opening(promised).startswith(
         f"{words}; the guarantee needs 59 answered ones without an error, or more"
     )
+    # 2 of 240 pass a test of 5%, but the tests start elsewhere.
+    start = SimpleNamespace(
+        policy=policy, outcomes=(SimpleNamespace(answered=0, size=240, wrong=2),), promises=()
+    )
+    assert stats.binomtest(2, 240, 0.05, alternative="less").pvalue < 0.05
+    assert "all of them together would pass. But the tests start at a threshold from the val" in opening(start)
     cheapest = SimpleNamespace(
         policy=calibrate(held, None, TriageOptions(error=None, cost=5.0)), outcomes=outcomes
     )
@@ -480,7 +486,7 @@ def test_where_nothing_is_answered_the_first_larger_target_that_is_attainable_is
     held, pilot = (judged_scores(torch.linspace(0, 1, 300), torch.arange(300) % 7 == n) for n in (6, 3))
     options = TriageOptions(error=0.02)
     policy, listed = calibrate(held, pilot, options), promises(held, pilot, options)
-    words = "an error of at most 2% with 95% confidence is not attainable with 300 held-out inputs"
+    words = "an error of at most 2% with 95% confidence cannot be guaranteed with 300 held-out inputs"
     assert str(policy) == f"no input can be answered: {words}"
     assert [item.error for item in listed] == [0.01, 0.02, 0.05, 0.1, 0.15, 0.2]
     assert [item.limit.answered > 0 for item in listed] == [False] * 5 + [True]

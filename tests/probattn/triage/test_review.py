@@ -195,6 +195,39 @@ def test_what_cannot_be_reviewed_is_said(queued, command):
         review([{"reviewed": "good"}], policy)
 
 
+def test_what_spreadsheets_change_changes_no_review(queued):
+    policy = read_policy(queued[0]).model_copy(update={"classes": ("true", "false")})
+    answer = {"decision": "answer", "why": "audit", "label": "true", "likeliest": "true 60%; false 40%"}
+    rows = [answer | {"text": str(number), "reviewed": "true"} for number in range(20)]
+    rows += [row | {"decision": "person", "why": "unsure", "text": f"{row['text']} more"} for row in rows]
+    expected = review(rows, policy)
+    assert (expected.checked.size, expected.checked.wrong, expected.queue, expected.agreed) == (20, 0, 20, 20)
+    changes = {"label": " TRUE", "reviewed": "TRUE"}, {"decision": "Answer "}, {"why": "Audit"}
+    for change in changes:
+        changed = [{name: change.get(name, row[name]) for name in reversed(row)} for row in rows[:20]]
+        assert review([*changed, *rows[20:]], policy) == expected
+    copied = review([*rows, *rows], policy)
+    assert copied.copies == 40 and "40 of them are copies of earlier rows" in "".join(copied.lines(policy))
+    for change, words in (
+        ({"label": "bank"}, "got the label 'bank'"),
+        ({"decision": "yes"}, "and 'person', got 'yes'"),
+    ):
+        with pytest.raises(RunError, match=words):
+            review([*rows, rows[0] | change], policy)
+
+
+def test_people_s_classes_are_not_replaced(queued, command):
+    folder, _ = queued
+    decided(queued, command)
+    before = (folder / "reviewed.csv").read_text(encoding="utf-8")
+    options = ["--policy", folder, "--input", folder / "new.csv", "--quiet", "--output"]
+    done = command("predict", folder, *options, folder / "reviewed.csv")
+    assert done.exit_code == 2 and "expected a new file, as this one has classes of people" in done.output
+    assert (folder / "reviewed.csv").read_text(encoding="utf-8") == before
+    done = command("predict", folder, *options, folder / "nowhere" / "out.csv")
+    assert done.exit_code == 2 and "expected a file in a folder that exists, got the folder" in done.output
+
+
 def test_a_formula_stays_a_text_in_a_workbook(tmp_path):
     from probattn.files.spreadsheets import workbook_text, write_workbook
 
