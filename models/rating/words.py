@@ -196,7 +196,7 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     assert weights is not None
     rows = torch.arange(len(labels), device=labels.device)
     pooled = isinstance(net, SelfAttentiveForSequenceClassification)
-    position = 0 if pooled else _read_place(net, states, logits, mask)
+    position = 0 if pooled else _read_position(net, states, logits, mask, weights)
     attention = weights[rows, :, position].mean(dim=1).masked_fill(~mask, 0)
     probe = classifier_probe(lambda hidden: own_head(net, hidden), states, labels, mask, log=True)
     correct = logits.argmax(dim=-1) == labels
@@ -204,11 +204,19 @@ def _classification(net: PreTrainedModel, inputs: Mapping[str, Tensor], labels: 
     return WordRatings(attention[:, None], probe[:, None], mask, valid, correct[:, None])
 
 
-def _read_place(net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
-    """The position that the head reads, ``[B]``: the first word of each text or its last."""
+def _read_position(
+    net: PreTrainedModel, states: Tensor, logits: Tensor, mask: Tensor, weights: Tensor
+) -> Tensor:
+    """The position that the head reads, ``[B]``: the first word of each text or its last.
+
+    A head whose initial weights are near 0 gives the same logits for both. Behind causal attention, in which the first
+    word attends to itself alone, the last one is tried first.
+    """
     rows = torch.arange(len(mask), device=mask.device)
     positions = torch.arange(mask.shape[1], device=mask.device)
-    for position in (mask.int().argmax(dim=1), (positions * mask).argmax(dim=1)):
+    first, last = mask.int().argmax(dim=1), (positions * mask).argmax(dim=1)
+    causal = not bool((weights[rows, :, first] * (positions > first.unsqueeze(-1)).unsqueeze(1)).any())
+    for position in (last, first) if causal else (first, last):
         if torch.allclose(own_head(net, states[rows, position]), logits, atol=TOLERANCE, rtol=TOLERANCE):
             return position
     raise ValueError(
@@ -258,6 +266,7 @@ def word_saliency(net: PreTrainedModel, batch: Batch, *, kind: SaliencyKind = "n
         return logits.log_softmax(dim=-1).gather(-1, target[..., None])[..., 0]
 
     with untouched(net), without_cudnn():
-        weight, real = table.weight if kind == "replace" else None, None if mask is None else mask.bool()
+        words = torch.arange(table.num_embeddings, device=table.weight.device)
+        weight, real = table(words) if kind == "replace" else None, None if mask is None else mask.bool()
         saliency = gradient_saliency(score, table(batch["input_ids"]), real, kind=kind, table=weight)
     return saliency if saliency.ndim == 3 else saliency[:, None]

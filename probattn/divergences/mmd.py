@@ -64,7 +64,8 @@ def mmd(
             key = key - _mean_difference(tokens).unsqueeze(-2)
         centre = (query.detach() * tokens.query_weight.unsqueeze(-1)).sum(dim=2, keepdim=True)
         query, key = query - centre, key - centre  # distances are the same there and rounding errors smaller
-        factor = -0.5 / width.to(query).square().expand(query.shape[:2])[..., None, None]
+        precision = (0.5 / width.to(query).square()).clamp_max(torch.finfo(query.dtype).max)
+        factor = -precision.expand(query.shape[:2])[..., None, None]
         weights = tokens.query_weight, tokens.key_weight
         within = [_within(*side, factor, unbiased) for side in zip((query, key), weights, strict=True)]
         value = within[0] + within[1] - 2 * _mean(_kernel(query, key, factor), *weights)
@@ -110,6 +111,8 @@ def median_bandwidth(
     key_mask: Tensor | None = None,
 ) -> Tensor:
     """The median heuristic: per head, the median distance between two tokens of one example, queries and keys pooled.
+
+    Of an even number of distances it is the lower one in the middle.
 
     Compute the bandwidth once, before alignment: a bandwidth that is measured again shrinks with queries and keys and
     hides that they shrink. Arguments and other errors are those of :func:`mmd`.
@@ -194,6 +197,8 @@ def _mean(kernel: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _within(points: Tensor, weight: Tensor, factor: Tensor, unbiased: bool) -> Tensor:
+    centre = (points.detach() * weight.unsqueeze(-1)).sum(dim=2, keepdim=True)
+    points = points - centre  # of this set, which may lie far from the other
     kernel = _kernel(points, points, factor)
     mean = _mean(kernel, weight, weight)
     if not unbiased:

@@ -15,9 +15,14 @@ DiscriminatorKind = Literal["highway", "mlp", "release"]
 LEAK = 0.01  # slope of the leaky ReLU below 0; the paper gives none
 
 
-def _checked(owner: str, x: Tensor, size: int) -> Tensor:
-    if x.shape[-1] != size:
-        raise ValueError(f"{owner}: expected vectors of size {size}, got {x.shape[-1]}")
+def _checked(owner: str, x: Tensor, layer: nn.Linear) -> Tensor:
+    if x.shape[-1] != layer.in_features:
+        raise ValueError(f"{owner}: expected vectors of size {layer.in_features}, got {x.shape[-1]}")
+    if x.dtype != layer.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(
+            f"{owner}: expected a network in {x.dtype}, the type of the vectors (divergences are computed in float32 "
+            f"or float64), got {layer.weight.dtype}; call its method to({x.dtype})"
+        )
     return x
 
 
@@ -54,7 +59,7 @@ class Highway(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[..., D]`` to ``[..., D]``; another last dimension raises ``ValueError``."""
-        gate, value = self.maps(_checked("Highway", x, self.maps.in_features)).chunk(2, dim=-1)
+        gate, value = self.maps(_checked("Highway", x, self.maps)).chunk(2, dim=-1)
         return torch.lerp(x, torch.relu(value), torch.sigmoid(gate))
 
 
@@ -100,7 +105,7 @@ class _TwoLayers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., D]`` to ``[..., output]``."""
         before = getattr(self, "highway", None)
-        checked = _checked(type(self).__name__, x, self.hidden.in_features)
+        checked = _checked(type(self).__name__, x, self.hidden)
         hidden = self.hidden(checked if before is None else before(checked))
         return self.output(F.leaky_relu(hidden, LEAK) if isinstance(before, Highway) else torch.relu(hidden))
 

@@ -83,7 +83,13 @@ def head_transport(
         directions = zip((forward_weight, 1 - forward_weight), (-1, -2), strict=True)
         reached = sum(share * (cost * logits.softmax(dim)).sum(dim) for share, dim in directions)  # [B, T, H]
         assert isinstance(reached, Tensor)
-        masks = [mask[:, 0] for mask in (tokens.query_mask, tokens.key_mask) if mask is not None]
+        both_masks = [mask for mask in (tokens.query_mask, tokens.key_mask) if mask is not None]
+        if any(mask.shape[1] > 1 and bool((mask != mask[:, :1]).any()) for mask in both_masks):
+            raise ValueError(
+                "head_transport: expected one mask for all heads, which it compares, got masks that differ by head; "
+                "give [B, T]"
+            )
+        masks = [mask[:, 0] for mask in both_masks]
         if not masks:
             return reached.mean(dim=1)
         real = torch.stack(masks).all(dim=0).to(reached.dtype).unsqueeze(-1)  # [B, T, 1]

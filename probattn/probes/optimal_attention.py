@@ -87,6 +87,7 @@ def optimal_attention(
             f"optimal_attention: expected tolerance > 0 and max_steps >= 1, got {tolerance} and {max_steps}"
         )
     logits, query, valid = _problems(position_logits, target, query_logits, mask)
+    target = target.long()
     shape, (length, outputs) = target.shape, logits.shape[-2:]
     if not target.numel():
         empty = (query.new_zeros(item, dtype=torch.float64) for item in ((*shape, length), shape, shape))

@@ -175,10 +175,11 @@ class BagOfWordsProxy(nn.Module):
         """Logits ``[B, O]`` of the target words, the same for every output position; 0 for a sentence without words.
 
         Args:
-            source: x, integers ``[B, S]`` in 0 .. I - 1, also at masked positions.
+            source: x, integers ``[B, S]`` in 0 .. I - 1; any at masked positions.
             mask: bool ``[B, S]``, True for a word that counts.
         """
         weights = attention_weights(self.embedding.new_zeros(source.shape), mask, "uniform")
+        source = source if mask is None else source.where(mask, 0)
         bags = (weights.unsqueeze(-1) * F.embedding(source, self.embedding)).sum(dim=1)
         return F.linear(bags, self.output)
 
@@ -190,8 +191,9 @@ class BagOfWordsProxy(nn.Module):
         ``target`` y holds integers ``[B, T]`` in 0 .. O - 1; ``target_mask``, bool ``[B, T]``, is True for an output
         word that counts. The other arguments are those of :meth:`forward`.
         """
-        losses = -self(source, mask).log_softmax(dim=-1).gather(-1, target)  # [B, T]
-        return losses[valid_positions("BagOfWordsProxy", target_mask, losses)].sum()
+        valid = valid_positions("BagOfWordsProxy", target_mask, target)
+        losses = -self(source, mask).log_softmax(dim=-1).gather(-1, target.where(valid, 0))  # [B, T]
+        return losses[valid].sum()
 
     def probe(
         self, source: Tensor, target: Tensor, mask: Tensor | None = None, *, log: bool = False
@@ -201,7 +203,8 @@ class BagOfWordsProxy(nn.Module):
         ``target`` holds integers ``[B, T]`` in 0 .. O - 1, also at padding; the other arguments are those of
         :meth:`forward`.
         """
-        logs = F.linear(F.embedding(source, self.embedding), self.output).log_softmax(dim=-1)  # [B, S, O]
+        words = source if mask is None else source.where(mask, 0)
+        logs = F.linear(F.embedding(words, self.embedding), self.output).log_softmax(dim=-1)  # [B, S, O]
         index = target.unsqueeze(-1).expand(*target.shape, source.shape[-1])
         rows = logs.mT.gather(1, index)  # [B, T, S]
         valid = valid_positions("BagOfWordsProxy", None if mask is None else mask.unsqueeze(1), rows)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from probattn.checks import check_instance
+
 
 def rated(name: str, u: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Checks two ratings [..., L] and their mask, broadcast to one shape; ``name`` is the measure's, for messages."""
+    for rating in (u, v):
+        check_instance(name, "ratings", rating, Tensor, "tensors")
     if u.ndim == 0 or v.ndim == 0 or u.shape[-1] != v.shape[-1]:
         raise ValueError(
             f"{name}: expected two ratings [..., L] of the same L positions, got {list(u.shape)} and {list(v.shape)}"
@@ -33,6 +37,7 @@ def valid_positions(name: str, mask: Tensor | None, like: Tensor) -> Tensor:
     """A bool mask, expanded to the shape of ``like``; all True for None."""
     if mask is None:
         return torch.ones(like.shape, dtype=torch.bool, device=like.device)
+    check_instance(name, "mask", mask, Tensor, "a bool tensor")
     if mask.dtype != torch.bool:
         raise TypeError(f"{name}: expected a bool mask, True for what counts, got {mask.dtype}")
     try:

@@ -67,8 +67,8 @@ class AlignmentAttention(Method):
 
     The networks of "gan" (discriminator), "ct" and "ct_heads" (critic and navigator) are trained in the same step, the
     adversaries by gradient reversal. ``weight`` scales the value of the factor and the gradient of queries and keys;
-    these networks learn from the unweighted divergence, for any ``weight`` and ``reduction``. At weight 0 the rest of
-    the network trains as without alignment, bit for bit.
+    these networks learn from the unweighted divergence (times the scale of a plate with subsampling), for any
+    ``weight`` and ``reduction``. At weight 0 the rest of the network trains as without alignment, bit for bit.
 
     Args:
         method: "ct" (conditional transport), "ot" (entropy-regularised optimal transport), "gan" (adversarial), "mmd"
@@ -313,6 +313,7 @@ class AlignmentFactor(nn.Module):
     ) -> Tensor:
         """The unweighted divergence of each head, ``[B, H]``; arguments are those of a call, without ``name``.
 
+        Measure under ``torch.no_grad()``: with gradients a call counts as training, which fixes the bandwidth.
         Minimising it also trains discriminator, critic and navigator. ``ValueError`` if the size of a head is wrong.
         """
         self._check_sizes("AlignmentFactor.divergence", query, key)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertForSequenceClassification
 
 from probattn.inference import OptimizerOptions, SVIDriver
 from probattn.models import (
@@ -134,3 +134,25 @@ def test_flat_ratings_are_in_the_order_of_gathered_ones() -> None:
     whole = program.rate(batch)
     expected = torch.cat([whole[0, 0], whole[0, 1], whole[1, 0, :2]])
     torch.testing.assert_close(found, expected)
+
+
+def test_scaled_embeddings_are_replaced_by_scaled_ones() -> None:
+    """BART's embedding multiplies by a factor in its forward pass."""
+    config = BartConfig(vocab_size=9, d_model=8, encoder_layers=1, decoder_layers=1, scale_embedding=True)
+    config.update({"encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0})
+    torch.manual_seed(0)
+    net = BartForConditionalGeneration(config).eval()
+    batch = {
+        "input_ids": WORDS[:1],
+        "decoder_input_ids": torch.tensor([[2, 5]]),
+        "labels": torch.tensor([[5, 6]]),
+    }
+    found = word_saliency(net, batch, kind="replace")
+    table = net.get_input_embeddings()
+    embedded = table(WORDS[:1]).detach().requires_grad_()
+    logits = net(inputs_embeds=embedded, decoder_input_ids=batch["decoder_input_ids"]).logits
+    scores = logits.log_softmax(-1)[0, [0, 1], [5, 6]]
+    for position, score in enumerate(scores):
+        (slope,) = torch.autograd.grad(score, embedded, retain_graph=True)
+        gains = (embedded[0].unsqueeze(1) - table(torch.arange(9))) @ slope[0].unsqueeze(-1)  # [S, V, 1]
+        torch.testing.assert_close(found[0, position], gains.squeeze(-1).amax(dim=1).detach())

@@ -256,3 +256,15 @@ def test_a_missing_mask_is_that_of_the_words_read_whatever_the_order_of_the_batc
     assert torch.equal(
         rate_words(net, {name: batch[name] for name in order}).mask, torch.ones_like(WORDS).bool()
     )
+
+
+def test_a_causal_network_with_a_head_of_zeros_reads_the_last_word() -> None:
+    torch.manual_seed(0)
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "pad_token_id": 0, "vocab_size": 9}
+    net = GPT2ForSequenceClassification(GPT2Config(**sizes)).eval()
+    batch = {"input_ids": torch.tensor([[4, 5, 6], [7, 8, 0]]), "labels": torch.tensor([0, 1])}
+    batch["attention_mask"] = (batch["input_ids"] != 0).long()
+    expected = rate_words(net, batch).attention
+    torch.nn.init.zeros_(net.score.weight)
+    torch.testing.assert_close(rate_words(net, batch).attention, expected)
+    assert (expected[0] > 0).all() and expected[1, 0, 2] == 0

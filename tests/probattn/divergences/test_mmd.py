@@ -157,3 +157,16 @@ def test_without_two_tokens_that_count_there_is_no_unbiased_estimate():
     mask[1, 1:] = False
     found = mmd(query, key, bandwidth=1.0, unbiased=True, query_mask=mask)
     assert bool((found[1] == 0).all()) and not bool((found[[0, 2]] == 0).any())
+
+
+def test_a_set_far_from_the_other_keeps_its_precision():
+    query, key = sets()
+    for unbiased in (False, True):
+        wide, narrow = (
+            mmd(query.to(dtype), (key + 1000).to(dtype), bandwidth=1.0, unbiased=unbiased)
+            for dtype in (torch.float64, torch.float32)
+        )
+        # Keys themselves are rounded at 1000 to 6e-5.
+        torch.testing.assert_close(narrow.double(), wide, rtol=1e-3, atol=1e-6)
+    small = mmd(*(side.float() for side in sets()), bandwidth=1e-23)
+    torch.testing.assert_close(small.double(), mmd(*sets(), bandwidth=1e-23))

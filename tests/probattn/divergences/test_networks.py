@@ -109,3 +109,31 @@ def test_a_single_reversal_at_the_input_would_flip_the_wrong_party():
     for own, reversed_own, other in zip(plain[1:], twice[1:], once[1:], strict=True):
         torch.testing.assert_close(reversed_own, -own)
         torch.testing.assert_close(other, own)
+
+
+@pytest.mark.parametrize(
+    "network", [divergences.Highway, divergences.Discriminator, divergences.Critic, divergences.Navigator]
+)
+def test_another_precision_than_the_vectors_is_refused(network):
+    vectors = torch.ones(2, 3, 4, 8)
+    with pytest.raises(
+        TypeError, match=r"expected a network in torch.float32, .* got torch.bfloat16; call its m"
+    ):
+        network(8).bfloat16()(vectors)
+
+
+def test_heads_are_compared_under_one_mask():
+    query, key = torch.randn(2, 1, 3, 4, 8, generator=seeded(0))
+    networks = {"navigator": divergences.Navigator(8), "critic": divergences.ReleaseCritic(8)}
+    mask = torch.tensor([[True, True, False, False]])
+    alike = mask.unsqueeze(1).expand(1, 3, 4)
+    expected = divergences.head_transport(query, key, mask, **networks)
+    assert torch.equal(
+        divergences.head_transport(query, key, query_mask=alike, key_mask=alike, **networks), expected
+    )
+    different = torch.ones(1, 3, 4, dtype=torch.bool)
+    different[:, 1, 2:] = False
+    with pytest.raises(
+        ValueError, match="one mask for all heads, which it compares, got masks that differ by head"
+    ):
+        divergences.head_transport(query, key, query_mask=different, key_mask=different, **networks)

@@ -245,3 +245,11 @@ def test_it_is_starred_when_never_exceeded(agreement):
 def test_what_is_no_run_is_refused(agreement, run, words):
     with pytest.raises(ValueError, match=words):
         contextualized_agreement(agreement, run)
+
+
+def test_what_is_no_tensor_is_refused():
+    ratings = torch.rand(2, 5)
+    with pytest.raises(TypeError, match=r"kendall_tau.ratings: expected tensors, got <class 'list'>"):
+        kendall_tau(ratings.tolist(), ratings)
+    with pytest.raises(TypeError, match=r"kendall_tau.mask: expected a bool tensor, got <class 'list'>"):
+        kendall_tau(ratings, ratings, mask=[True] * 5)

@@ -142,3 +142,15 @@ def test_wrong_sizes_are_named(corpus):
         probes.BagOfWordsProxy(3, 0, 4)
     with pytest.raises(ValueError, match=r"a corpus of \(3, 4\) source and target words, got \(12, 9\)"):
         probes.gradient_flow(probes.BagOfWordsProxy(3, 4, 2), corpus)
+
+
+def test_marks_of_padding_and_unknown_words_may_stand_at_masked_positions():
+    proxy = probes.BagOfWordsProxy(6, 5, 4, generator=seeded(0))
+    source, mask = torch.tensor([[0, 3, -1]]), torch.tensor([[True, True, False]])
+    target, target_mask = torch.tensor([[1, -100]]), torch.tensor([[True, False]])
+    torch.testing.assert_close(
+        proxy.loss(source, target, mask, target_mask), proxy.loss(source[:, :2], target[:, :1])
+    )
+    probe = proxy.probe(source, target[:, :1], mask)
+    torch.testing.assert_close(probe[..., :2], proxy.probe(source[:, :2], target[:, :1]))
+    assert probe[0, 0, 2] == 0

@@ -475,7 +475,9 @@ def test_where_nothing_is_answered_the_page_opens_with_what_the_promise_needs():
         policy=policy, outcomes=(SimpleNamespace(answered=0, size=240, wrong=2),), promises=()
     )
     assert stats.binomtest(2, 240, 0.05, alternative="less").pvalue < 0.05
-    assert "all of them together would pass. But the tests start at a threshold from the val" in opening(start)
+    assert "all of them together would pass. But the tests start at a threshold from the val" in opening(
+        start
+    )
     cheapest = SimpleNamespace(
         policy=calibrate(held, None, TriageOptions(error=None, cost=5.0)), outcomes=outcomes
     )
