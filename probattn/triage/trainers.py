@@ -128,7 +128,8 @@ def _tokens(trainer: ProbabilisticTrainer, dataset: Any) -> list[str] | None:
     if not hasattr(dataset, "__len__") or not len(dataset) or not isinstance(dataset[0], Mapping):
         return None
     trainer._set_signature_columns_if_needed()
-    names = set(dataset[0]).intersection(trainer._signature_columns).difference(LABELS, trainer.label_names)
+    taken = set(cast(Any, trainer._signature_columns)).difference(LABELS, trainer.label_names)
+    names = taken.intersection(dataset[0])
     if "input_ids" not in names or not names <= TOKENIZED:
         return None
     rows = (dataset[number]["input_ids"] for number in range(len(dataset)))
