@@ -260,11 +260,9 @@ class AttentionELBOModule(ELBOModule):
 
     def _refuse_untrained(self, *traces: Trace) -> None:
         """Refuses values of ``pyro.param`` that are no module's parameters, which no optimiser would have."""
-        sites = {
-            name: site for trace in traces for name, site in trace.nodes.items() if site["type"] == "param"
-        }
+        sites = [item for trace in traces for item in trace.nodes.items() if item[1]["type"] == "param"]
         trained = {id(parameter) for parameter in self.parameters()} if sites else set()
-        for name, site in sites.items():
+        for name, site in sites:
             value = getattr(site["value"], "unconstrained", lambda value=site["value"]: value)()
             if id(value) not in trained and not isinstance(value, nn.Parameter):
                 raise ValueError(

@@ -250,13 +250,7 @@ class SVIDriver(RunOptions):
 
 def _rows(batch: Any) -> int:
     """Rows of a batch, which all its tensors have."""
-    values = (
-        batch.values()
-        if isinstance(batch, Mapping)
-        else batch
-        if isinstance(batch, (tuple, list))
-        else [batch]
-    )
+    values = batch.values() if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
     rows = {len(value) for value in values if isinstance(value, Tensor) and value.dim()}
     if len(rows) != 1:
         got = ", ".join(map(str, sorted(rows))) or "none"

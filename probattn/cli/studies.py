@@ -261,6 +261,7 @@ def review(
     from probattn.cli.reviewing import rows_of, write_labels
     from probattn.tasks import run_task
     from probattn.tasks.sections.yaml_nodes import one_line_yaml
+    from probattn.triage.page import promise_words
     from probattn.triage.policy import read_policy
     from probattn.triage.review import review as compared
 
@@ -278,8 +279,7 @@ def review(
     if as_json:
         typer.echo(result.model_dump_json())
         return
-    target = "the least cost" if decided.error is None else f"an error of at most {100 * decided.error:g}%"
-    echo(f"policy: {target}, calibrated on {decided.data}")
+    echo(f"policy: {promise_words(decided)}; calibrated on {decided.data}")
     for line in result.lines(decided):
         echo(line)
     if output is not None:
