@@ -103,12 +103,16 @@ class ParticleUpdate:
         """Settings that a resumed run must share and the model does not determine: a kernel's class and options."""
         return {} if self._override is None else {"kernel": described_object(self._override)}
 
+    @property
+    def noisy(self) -> set[str]:
+        """Names of the sets whose sampler adds noise."""
+        return {member.name for member in self._members if member.options.sampler in ("spos", "sgld")}
+
     def refuse_sum(self) -> None:
         """Refuses a potential that is a sum over the data where a prior or noise is that of N data beside a mean."""
         for member in self._members:
-            noisy = member.options.sampler in ("spos", "sgld")
-            if noisy or not isinstance(member.options.prior, str):
-                what = "noise" if noisy else "prior"
+            what = "noise" if member.name in self.noisy else "prior"
+            if what == "noise" or not isinstance(member.options.prior, str):
                 raise ValueError(
                     f"{member.name}: its {what} is that of {self._num_data} data beside their mean loss: expected a "
                     "program that observes them in a pyro.plate, got one without, whose loss is a sum"

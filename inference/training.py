@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from probattn.checks import PlainWarning
 from probattn.inference.compiled import CompiledNetworks
 from probattn.inference.configuration import (
     kl_reduction_label,
@@ -109,6 +112,14 @@ class ProgramTraining(Training):
         scheduler = options.scheduler
         build = scheduler.build if isinstance(scheduler, SchedulerOptions) else scheduler
         self._scheduler = None if build is None else build(update.optimizer, total)
+        noisy = set() if update.particles is None else update.particles.noisy
+        if noisy and build is not None and isinstance(update.optimizer, torch.optim.SGD):
+            warnings.warn(
+                f"the noise of {min(noisy)} has the posterior's variance at a constant learning rate of 1; this one "
+                f"follows a schedule ({scheduler}); set scheduler=None to sample",
+                PlainWarning,
+                stacklevel=3,
+            )
         graphs = CompiledNetworks("compile", model) if options.compile else None
         trained = self._trained = update.trained
         sharded = trained.whole is not update.objective

@@ -18,6 +18,7 @@ from probattn.inference import (
     HeadParticles,
     OptimizerOptions,
     ParticleEnsemble,
+    SchedulerOptions,
     SVGDDriver,
     SVIDriver,
 )
@@ -134,6 +135,22 @@ def test_a_resumed_run_has_the_kernel_of_the_run(tmp_path, kernel):
     with pytest.raises(CheckpointError, match="kernel"):
         fit(LinearKernel(), resume=True)
     assert torch.equal(fit(kernel(), resume=True), whole)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "changes", "warned"),
+    [
+        ("sgld", {"scheduler": SchedulerOptions("linear")}, True),
+        ("sgld", {}, False),
+        ("svgd", {"scheduler": SchedulerOptions("linear")}, False),
+        ("spos", {"scheduler": SchedulerOptions("linear"), "optimizer": OptimizerOptions()}, False),
+    ],
+)
+def test_noise_under_a_schedule_is_warned_of(recwarn, sampler, changes, warned):
+    driver = SVGDDriver(ParticleEnsemble(Line(), 2), method=EnsembleOptions(sampler), **(PLAIN | changes))
+    driver.fit(rows(), steps=2)
+    told = [item for item in recwarn if "set scheduler=None to sample" in str(item.message)]
+    assert len(told) == warned and all(item.filename == __file__ for item in told)
 
 
 class Branches(Line):
