@@ -111,7 +111,9 @@ class Posterior:
     @property
     def values(self) -> Tensor:
         """Probabilities of every draw, or the predicted numbers in regression, ``[P, B, ..., C]``."""
-        return self.logits.float() if self.link == "identity" else self.probabilities
+        if self.link != "identity":
+            return self.probabilities
+        return self.logits.to(torch.promote_types(self.logits.dtype, torch.float32))
 
     @property
     def mean(self) -> Tensor:

@@ -146,6 +146,7 @@ class AttackResult(BaseModel):
         method: description of the attention method, or "baseline".
         trained_on: source of the training data.
         training_seed: seed of the training.
+        trained_by: fingerprint of the network's recipe but for the seed; empty in older files.
         settings: everything on which the records depend.
         versions: versions of Python and packages.
         summary: summary of the attack.
@@ -158,6 +159,7 @@ class AttackResult(BaseModel):
     method: str
     trained_on: str
     training_seed: int
+    trained_by: str = ""
     settings: dict[str, str | int | float | bool | None]
     versions: dict[str, str]
     summary: AttackSummary
@@ -299,8 +301,8 @@ def attack_table(result: AttackResult, attacks: Sequence[AttackedText] = ()) -> 
 def compared_attacks(runs: Iterable[Path]) -> Sheet:
     """Compares the finished attacks on several runs: means over the runs of a method, 95% intervals of Student's t.
 
-    Runs have the same method if its description and the training data are the same; attacks are compared if their texts
-    and all settings but seeds are the same. Several attacks on one network are averaged first.
+    Runs have the same method if their recipes are the same but for seeds; attacks are compared if their texts and all
+    settings but seeds are the same. Several attacks on one network are averaged first.
 
     Args:
         runs: folders of runs, with attacks in their subfolder "attacks" or in that of their baseline.
@@ -311,7 +313,7 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
     Raises:
         RunError: there is no finished attack, or a file is not one of an attack.
     """
-    tables: dict[tuple[str, str], dict[tuple[str, str], dict[str, list[AttackResult]]]] = {}
+    tables: dict[tuple[str, str], dict[tuple[str, str, str], dict[str, list[AttackResult]]]] = {}
     for file in _files(runs):
         try:
             result = read_json(file, TypeAdapter(AttackResult))
@@ -320,7 +322,7 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
         settings = result.settings
         number = f", {settings['num_samples']}" if "num_samples" in settings else ""
         noise = " (fresh)" if settings.get("noise") == "fresh" else ""
-        row = (result.method, f"{settings['prediction']}{number}{noise}")
+        row = (result.method, f"{settings['prediction']}{number}{noise}", result.trained_by)
         rows = tables.setdefault((_title(result), str(settings["texts"])), {})
         rows.setdefault(row, {}).setdefault(str(settings["network"]), []).append(result)
     if not tables:
@@ -330,8 +332,15 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
         Group(
             title if titles[title] == 1 else f"{title}, texts {texts[:6]}",
             tuple(
-                (*row, str(len(networks)), *(_over_networks(networks.values(), item) for item in MEASURES))
-                for row, networks in sorted(rows.items())
+                (
+                    method
+                    if [row[:2] for row in rows].count((method, prediction)) == 1
+                    else f"{method}, {recipe[:6]}",
+                    prediction,
+                    str(len(networks)),
+                    *(_over_networks(networks.values(), item) for item in MEASURES),
+                )
+                for (method, prediction, recipe), networks in sorted(rows.items())
             ),
         )
         for (title, texts), rows in sorted(tables.items())
@@ -339,7 +348,7 @@ def compared_attacks(runs: Iterable[Path]) -> Sheet:
     note = (
         "In percent, with half the width of the 95% interval by Student's t over runs (none of one run); several "
         "attacks on one network are one run, by their mean. failed: attacks that failed, of those on texts whose "
-        "class was right; attacked: accuracy after the attack."
+        "class was right; attacked: accuracy after the attack. Six digits behind a method tell recipes apart."
     )
     return Sheet(
         ("method", "prediction", "runs", "failed", "accuracy", "attacked"), groups, words=2, notes=(note,)

@@ -35,6 +35,11 @@ from probattn.tasks.progress import tracked
 from probattn.tasks.registry import run_of
 from probattn.tasks.run import package_versions
 
+UNTRAINED: Any = {
+    **dict.fromkeys(("name", "output", "prediction", "probe", "report"), True),
+    "training": {"seed"},
+}
+"""Keys of a recipe on which a network does not depend, and the seed."""
 Attack = Callable[[Text, int], AttackedText]
 """Attacks a text with the index of its true class."""
 
@@ -75,6 +80,7 @@ def attack_run(
     file = (output or run / ATTACKS) / f"{options.name}.jsonl"
     path = file.with_suffix(".json")
     versions = package_versions()
+    trained = task.recipe if run_of(run) == run else task.recipe.baseline()
     with suppress(PackageNotFoundError):
         versions["textattack"] = version("textattack")
     with AttackFile(file, settings, again=again) as records:
@@ -87,6 +93,7 @@ def attack_run(
             method="baseline" if run_of(run) != run else task.method_words(),
             trained_on=task.recipe.data.train.source,
             training_seed=task.recipe.training.seed,
+            trained_by=digest([trained.model_dump_json(exclude=UNTRAINED)]),
             settings=settings,
             versions=versions,
             summary=summarise(records.done),

@@ -13,7 +13,8 @@ import typer
 
 from probattn.cli.console import echo, fails_in_one_line, import_tasks, wrapped
 from probattn.cli.options import DeviceOption, InputOptions, PairOption, takes_options
-from probattn.cli.rows import columns_of, format_of, opened, text_in
+from probattn.cli.rows import columns_of, format_of, opened
+from probattn.data.rows import text_of
 from probattn.files.durable import write_atomically
 from probattn.terminal import printable_lines
 
@@ -114,9 +115,9 @@ def _read(file: InputOptions, network: str) -> tuple[list[str], list[str] | None
     with opened(path, format_of(path, file.format, "--format"), file.text_column or trained[0]) as table:
         column, pair = columns_of(table, file, trained)
         for location, row in table.rows:
-            firsts.append(text_in(location, row, column))
+            firsts.append(text_of(row.get(column), column, location))
             if pair is not None:
-                seconds.append(text_in(location, row, pair))
+                seconds.append(text_of(row.get(pair), pair, location))
     return firsts, None if pair is None else seconds
 
 

@@ -20,9 +20,9 @@ from probattn.cli.rows import (
     format_of,
     is_given,
     opened,
-    text_in,
     write_rows,
 )
+from probattn.data.rows import text_of
 from probattn.options import DrawingOptions
 from probattn.tasks import RunError
 from probattn.tasks.answering import Answering
@@ -75,14 +75,14 @@ def predict_file(
         with reading() as table:
             columns_there = columns_of(table, options, answering.columns_read)
             queues: tuple[Any, Any] = (deque(maxlen=0), deque(maxlen=0))
-            deque(_texts(table, *columns_there, *queues, check, blank=decides), maxlen=0)
+            deque(_texts(answering, table, *columns_there, *queues, check, blank=decides), maxlen=0)
         check = None  # every text of the file has passed
     waiting: deque[tuple[Row, bool]] = deque()
-    seconds: deque[str] = deque()
+    seconds: deque[Any] = deque()
     with reading() as table, shown(quiet=quiet or options.output is None):
         text, pair = columns_of(table, options, answering.columns_read)
         second_texts = None if pair is None else iter(lambda: seconds.popleft() if seconds else "", "")
-        texts = _texts(table, text, pair, waiting, seconds, check, blank=decides)
+        texts = _texts(answering, table, text, pair, waiting, seconds, check, blank=decides)
         answers = answering.predict(run, texts, second_texts, drawing)
         followed = tracked(answers, f"predictions of {table.name}")
         outputs = map(answering.columns, followed) if policy is None else policy.columns(followed)
@@ -141,11 +141,12 @@ def _beside(
 
 
 def _texts(
+    answering: Answering,
     table: Table,
     text: str,
     pair: str | None,
     waiting: deque[tuple[Row, bool]],
-    seconds: deque[str],
+    seconds: deque[Any],
     check: Callable[[str], object] | None,
     *,
     blank: bool,
@@ -157,8 +158,8 @@ def _texts(
         if not has_text and blank:
             continue
         if pair is not None:
-            seconds.append(text_in(location, row, pair))
-        content = text_in(location, row, text)
+            seconds.append(answering.second_text(row, pair, location))
+        content = text_of(row.get(text), text, location)
         if check is not None:
             try:
                 check(content)

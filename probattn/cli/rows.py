@@ -22,7 +22,7 @@ from probattn.cli.options import InputOptions
 from probattn.data import DataError, tables
 from probattn.data.errors import nearest
 from probattn.data.files import read_text, utf8_advice
-from probattn.data.rows import PREFIX, whole_text
+from probattn.data.rows import PREFIX
 from probattn.files.durable import replace_atomically
 from probattn.files.spreadsheets import WORKBOOK, Escape, escaped, unescaped, write_workbook
 
@@ -225,16 +225,6 @@ def is_given(row: Row, column: str) -> bool:
     """Whether a row has anything but white space in a column."""
     value = row.get(column)
     return value is not None and not (isinstance(value, str) and is_blank(value))
-
-
-def text_in(location: str, row: Row, column: str) -> str:
-    """The words in a column of a row; ``DataError`` names the place of a row that has none there."""
-    value = row.get(column)
-    if not isinstance(value, str) or is_blank(value):
-        raise DataError(
-            f"{location}: expected some words in column {column!r}, got {shown(value)}; remove the row"
-        )
-    return whole_text(location, value, column)
 
 
 def with_answer(row: Row, answer: Mapping[str, Any]) -> Row:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from probattn.checks import is_blank, shown
 from probattn.data import checking
@@ -201,6 +201,13 @@ def _text(where: str, text: object, column: str) -> str:
     if not isinstance(text, str):
         raise DataError(f"{where}: expected text in {column!r}, got {shown(text)}")
     return whole_text(where, text, column)
+
+
+def text_of(value: Any, column: str, where: str) -> str:
+    """A field with words; ``DataError`` names the position of another one."""
+    if not isinstance(value, str) or is_blank(value):
+        raise DataError(f"{where}: expected text in {column!r}, got {shown(value)}; remove the row")
+    return whole_text(where, value, column)
 
 
 def whole_text(where: str, text: str, column: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
+from probattn.data.rows import text_of
 from probattn.files.durable import write_atomically
 from probattn.files.spreadsheets import escaped
 from probattn.options import DrawingOptions, Uncertainty
@@ -89,6 +90,10 @@ class Answering(ABC):
     def quotes(self) -> bool:
         """Whether fields of a .csv or .tsv file of inputs may be enclosed in double quotes."""
         return True
+
+    def second_text(self, row: Mapping[str, Any], column: str, where: str) -> Any:
+        """The second text of a row of a file; ``DataError`` names the position of a row without one."""
+        return text_of(row.get(column), column, where)
 
     def check(self, run: Path) -> Callable[[str], object] | None:
         """A function that raises :class:`RunError` for texts that :meth:`predict` refuses; None if it refuses none."""

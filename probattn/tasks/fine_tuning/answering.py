@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,10 @@ class HeadAnswering(Answering):
         """As in the training data."""
         return bool(self.task.section_of_examples.quotes)
 
+    def second_text(self, row: Mapping[str, Any], column: str, where: str) -> Any:
+        """As the section of examples reads it."""
+        return self.task.section_of_examples.second_text(row, column, where)
+
     def answered(
         self, run: Path, rows: Iterable[tuple[str, str | None]], drawing: Drawing
     ) -> Iterator[Answer]:
@@ -62,10 +67,22 @@ class HeadAnswering(Answering):
     def columns(self, answer: Answer) -> dict[str, Any]:
         """What was predicted, by name, without the inputs."""
         return {
-            name: round(value, DIGITS) if isinstance(value, float) else value
+            name: rounded(value) if isinstance(value, float) else value
             for name, value in answer.items()
             if name not in self.task.inputs
         }
+
+
+def rounded(value: float) -> float:
+    """A number with 6 decimals, and with at least 6 significant digits.
+
+    Example:
+        >>> rounded(0.123456789), rounded(1.23456789e-7)
+        (0.123457, 1.23457e-07)
+    """
+    if not value or not math.isfinite(value):
+        return value
+    return round(value, DIGITS - min(0, 1 + math.floor(math.log10(abs(value)))))
 
 
 class Entropies(Record):

@@ -18,6 +18,8 @@ from probattn.data import DataError
 from probattn.data.corpora import Corpus
 from probattn.data.files import data_file, read_text
 from probattn.data.identity import Split, order, split_of
+from probattn.data.rows import as_text, text_of
+from probattn.data.tables import field_of
 from probattn.inference.posterior import Posterior
 from probattn.options import Filled
 from probattn.tasks.errors import RunError
@@ -29,7 +31,7 @@ from probattn.tasks.fine_tuning.classes import (
     class_record,
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.programs import ProgramTask
 from probattn.tasks.sections.base import key
@@ -118,38 +120,40 @@ class ChoicesSection(ExamplesSection):
     def example(self, fields: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         """Text, endings and the number of the right one."""
         text = text_of(fields.get(self.text), self.text, where)
-        values = [fields.get(name) for name in self.endings]
-        endings = _endings(values[0]) if len(values) == 1 else values
-        if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
-            raise DataError(f"{where}: expected two endings or more, got {shown(endings)}")
-        begin = str(fields[self.beginning]).strip() if self.beginning else ""
+        endings = self.second_text(fields, self.endings[0], where)
         label = str(fields.get(self.label)).strip()
         if not label.isdecimal() or int(label) >= len(endings):
             raise DataError(
                 f"{where}: expected a number in 0..{len(endings) - 1} in {self.label!r}, got "
                 f"{shown(fields.get(self.label))}"
             )
-        return {
-            "text": text,
-            "endings": [f"{begin} {ending}".strip() for ending in endings],
-            "label": int(label),
-        }
+        return {"text": text, "endings": endings, "label": int(label)}
 
     @property
     def columns_read(self) -> tuple[str, str | None]:
-        """Text, and the endings in one column."""
+        """Text and the first column of endings."""
         return self.text, self.endings[0]
 
     def unlabelled(self, text: str, pair: str | None) -> Mapping[str, Any]:
-        """A text with its endings."""
+        """A text with its endings, which contain their beginning."""
         endings = _endings(pair)
         if len(endings) < 2:
             raise RunError(f"expected endings with {SEPARATOR!r} between them, got {shown(pair)}")
         return {"text": text, "endings": endings}
 
-    def second_text(self, value: Any, name: str, where: str) -> Any:
-        """The endings, a list or a text."""
-        return value if isinstance(value, list) and value else text_of(value, name, where)
+    def unlabelled_columns(self) -> Collection[str]:
+        """Text and endings."""
+        return [name for name in self.columns() if name != self.label]
+
+    def second_text(self, fields: Mapping[str, Any], name: str, where: str) -> Any:
+        """All endings with their beginning; those of one column if ``name`` is another than the first."""
+        columns = self.endings if name == self.endings[0] else [name]
+        values = [field_of(fields, column, where) for column in columns]
+        endings = _endings(values[0]) if len(values) == 1 else values
+        if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
+            raise DataError(f"{where}: expected two endings or more in {name!r}, got {shown(values[0])}")
+        begin = as_text(field_of(fields, self.beginning, where)).strip() if self.beginning else ""
+        return [f"{begin} {ending}".strip() for ending in endings]
 
 
 class ChoicesRecipe(HeadRecipe):
@@ -191,7 +195,7 @@ class Choices(HeadTask):
         tokens = codec(
             [example["text"] for example in examples for _ in range(count)],
             [ending for example in examples for ending in example["endings"]],
-            truncation="only_first",
+            truncation=True,
             max_length=self.section_of_examples.max_length,
         )
         encoded = []

@@ -22,7 +22,7 @@ from probattn.report.record import mean_of
 from probattn.tasks.answering import DIGITS
 from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
-from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.recipe import Examples, HeadRecipe, Rows, refuse_written_list
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.fine_tuning.texts import TEXTS, TextsSection, texts_of
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances, scores_listing, span_scores
@@ -57,6 +57,7 @@ class LabelsSection(TextsSection):
     def target(self, value: Any, where: str) -> list[str]:
         """The names of the labels, sorted."""
         if isinstance(value, str):
+            refuse_written_list(value, self.label, where)
             value = [name for name in map(str.strip, value.split(self.separator)) if name]
         if not isinstance(value, list) or not all(isinstance(name, (str, int)) for name in value):
             raise DataError(
@@ -91,7 +92,7 @@ class LabelsDeciding(HeadDeciding):
 
     def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
         """Whether any label differs."""
-        return bool(answer["labels"] != _listed(truth))
+        return {name for name, p in answer["probability"].items() if p > THRESHOLD} != set(truth)
 
 
 class Labels(HeadTask):

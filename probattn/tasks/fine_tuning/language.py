@@ -19,6 +19,7 @@ from probattn.data import DataError
 from probattn.data.files import read_text
 from probattn.data.identity import Split
 from probattn.data.readers import cola, sst2
+from probattn.data.rows import text_of
 from probattn.files.durable import digest
 from probattn.inference.effect_results import words_of
 from probattn.inference.explaining import word_spans
@@ -34,7 +35,7 @@ from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.sections.base import key
 

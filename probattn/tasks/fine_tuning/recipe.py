@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import Field, field_validator
 from probattn.checks import shown
 from probattn.data import DataError
 from probattn.data.identity import SPLITS, Split, order, split_of
+from probattn.data.rows import text_of
 from probattn.data.tables import PREFIX, Table, is_table, load_hub, long_fields, open_table, other_format
 from probattn.options import Count, Filled
 from probattn.tasks.classification.recipe import NEW_NETWORKS, PredictionRecipe, PretrainedRecipe
@@ -125,15 +127,15 @@ class ExamplesSection(Section):
         """Makes an example without label from a row; ``DataError`` names the position of an invalid one."""
         first, second = self.columns_read
         text = text_of(fields.get(first), first, where)
-        pair = None if second is None else self.second_text(fields.get(second), second, where)
+        pair = None if second is None else self.second_text(fields, second, where)
         try:
             return self.unlabelled(text, pair)
         except RunError as error:
             raise DataError(f"{where}: {error}") from None
 
-    def second_text(self, value: Any, name: str, where: str) -> Any:
-        """The second text of a row, in the form that :meth:`unlabelled` accepts."""
-        return text_of(value, name, where)
+    def second_text(self, fields: Mapping[str, Any], name: str, where: str) -> Any:
+        """The second text of a row, from the column ``name``, in the form that :meth:`unlabelled` accepts."""
+        return text_of(fields.get(name), name, where)
 
     def identity(self, example: Mapping[str, Any]) -> str:
         """Text by which an example is assigned to a split: examples with equal texts are in the same split."""
@@ -244,11 +246,13 @@ class ExamplesSection(Section):
         return self.model_copy(update=paths)
 
 
-def text_of(value: Any, name: str, where: str) -> str:
-    """A field with text; ``DataError`` for another or a blank one."""
-    if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{where}: expected text in {name!r}, got {shown(value)}; remove the row")
-    return value
+def refuse_written_list(text: str, name: str, where: str) -> None:
+    """Raises ``DataError`` for the text of a list in Python or JSON, as pandas writes lists to .csv files."""
+    if re.fullmatch(r"""\[(['"].*['"])?\]""", text.strip(), re.DOTALL):
+        raise DataError(
+            f"{where}: expected no brackets and quotes in {name!r}, got the text of a list, {shown(text)}; write the "
+            "lists to a .jsonl file, with pandas by to_json(orient='records', lines=True)"
+        )
 
 
 def _check(columns: Collection[str], names: Sequence[str], where: str) -> None:
@@ -257,6 +261,11 @@ def _check(columns: Collection[str], names: Sequence[str], where: str) -> None:
         raise DataError(
             f"{where}: expected a column {missing[0]!r}, got {', '.join(names[:12])}; name it in the recipe"
         )
+    for name in columns:
+        if names.count(name) > 1:
+            raise DataError(
+                f"{where}: expected one column {name!r}, got {names.count(name)}; rename the others"
+            )
 
 
 def _names_of(value: Any, feature: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 from probattn.data.identity import Split
+from probattn.data.rows import text_of
 from probattn.data.sentence_pairs import Language, load_multi30k
 from probattn.inference.posterior import Posterior
 from probattn.inference.sampling import until_the_end
@@ -25,7 +26,7 @@ from probattn.tasks.errors import as_run_error
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import TOKEN_MEASURES, stacked, token_columns, token_figures
 from probattn.tasks.fine_tuning.predictor import TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import share
 from probattn.tasks.programs import Data

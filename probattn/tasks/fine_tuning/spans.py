@@ -20,7 +20,8 @@ from probattn.checks import shortened, shown
 from probattn.data import DataError
 from probattn.data.files import DATA_VARIABLE, read_text
 from probattn.data.identity import Split, split_of
-from probattn.data.tables import load_hub
+from probattn.data.rows import text_of
+from probattn.data.tables import field_of, load_hub
 from probattn.inference.posterior import Posterior
 from probattn.metrics.functional import area_under_risk_coverage
 from probattn.options import Count, Filled, Natural
@@ -42,7 +43,7 @@ from probattn.tasks.fine_tuning.answers import (
 )
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predictor import Predictor, TrainedHead
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, text_of
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
 from probattn.tasks.fine_tuning.task import UNCERTAINTY, HeadTask
 from probattn.tasks.fine_tuning.tokens import restaurant_utterances
 from probattn.tasks.measures import AURC, ECE, bin_columns, calibration_error, number, share
@@ -184,7 +185,9 @@ class SpansSection(ExamplesSection):
         """Question, context and the different answers."""
         names = {"question": self.question, "context": self.context}
         example = {role: text_of(fields.get(name), name, where) for role, name in names.items()}
-        answers = dict.fromkeys(given_answers(fields.get(self.answers), fields.get(self.answer_start), where))
+        answers = dict.fromkeys(
+            given_answers(field_of(fields, self.answers, where), fields.get(self.answer_start), where)
+        )
         for text, start in answers:
             there = example["context"][start : start + len(text)] if start >= 0 else ""
             if there != text:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from probattn.data import BUILT_IN, Source
 from probattn.data.identity import Split
+from probattn.data.rows import text_of
 from probattn.options import Filled
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, Rows, text_of
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, Rows
 from probattn.tasks.sections.base import key
 
 TEXTS = ("text", "pair")

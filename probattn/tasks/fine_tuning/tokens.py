@@ -23,11 +23,12 @@ from probattn.options import Filled
 from probattn.report import Listing, ModelKey
 from probattn.report.bootstrap import Columns
 from probattn.report.record import BESIDE
+from probattn.tasks.answering import DIGITS
 from probattn.tasks.errors import RunError
 from probattn.tasks.fine_tuning.answering import Entropies, HeadDeciding
 from probattn.tasks.fine_tuning.encoding import Answer, Batch, Encoded
 from probattn.tasks.fine_tuning.predicted_tokens import token_columns, token_figures
-from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows
+from probattn.tasks.fine_tuning.recipe import Examples, ExamplesSection, HeadRecipe, Rows, refuse_written_list
 from probattn.tasks.fine_tuning.task import ENTROPIES, HeadTask
 from probattn.tasks.measures import ACCURACY, ECE, number, share
 from probattn.tasks.networks import output_names
@@ -35,6 +36,8 @@ from probattn.tasks.sections.base import key
 
 OUTSIDE = "O"
 """The tag of a word in no span."""
+OTHER_SCHEMES = ("E-", "S-", "L-", "U-")
+"""Prefixes of BIOES and BILOU that BIO does not have."""
 WORD = re.compile(r"\w+(?:[.,:'’]\w+)*|[^\w\s]")
 """A word of a text that is not split yet: letters and digits, with marks between them, or a single mark."""
 
@@ -152,7 +155,7 @@ class TagsAnswer(Entropies):
     """What is stored of the tags of a text."""
 
     tags: list[str]
-    probability: list[float]
+    probability: list[float | None]
 
 
 class TokensDeciding(HeadDeciding):
@@ -162,8 +165,8 @@ class TokensDeciding(HeadDeciding):
     wrong_when = "a span of the text is wrong, missing or too many"
 
     def read(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With 1 less the probability of the least confident tag."""
-        return {**answer, "uncertainty": 1 - min(answer["probability"], default=0.0)}
+        """With 1 less the probability of the least confident tag, 0 of words that the network did not read."""
+        return {**answer, "uncertainty": 1 - min((p or 0.0 for p in answer["probability"]), default=0.0)}
 
     def wrong(self, answer: Mapping[str, Any], truth: Any) -> bool:
         """Whether any span differs, by its type or its ends."""
@@ -199,6 +202,14 @@ class Tokens(HeadTask):
     def label_names(self) -> Sequence[str]:
         """The tags of the training texts, sorted, "O" first."""
         tags = {tag for example in self.examples["train"] for tag in example["tags"]}
+        other = next(
+            (tag for tag in sorted(tags) if tag[:2] in OTHER_SCHEMES and f"I-{tag[2:]}" in tags), None
+        )
+        if other is not None:
+            raise DataError(
+                f"{self.section_of_examples.train}: expected tags in the BIO scheme, got {other!r} as well as "
+                f"'I-{other[2:]}'; write I- instead of E- and L-, and B- instead of S- and U-"
+            )
         return sorted(tags, key=lambda tag: (tag != OUTSIDE, tag))
 
     def program_options(self) -> Mapping[str, Any]:
@@ -280,14 +291,17 @@ class Tokens(HeadTask):
             zip(batch.examples, self._tags(probabilities, batch), strict=True)
         ):
             words = example["words"]
-            indices = [index for index, word in enumerate(batch.encoded[row].notes) if word is not None]
-            confidence = probabilities[row].max(dim=-1).values
+            read = {word: index for index, word in enumerate(batch.encoded[row].notes) if word is not None}
+            indices, confidence = list(read.values()), probabilities[row].max(dim=-1).values
             answers.append(
                 {
                     "text": " ".join(words),
                     "spans": spans_in_words(words, spans(tags)),
                     "tags": tags,
-                    "probability": [round(confidence[token].item(), 6) for token in indices],
+                    "probability": [
+                        round(confidence[read[word]].item(), DIGITS) if word in read else None
+                        for word in range(len(words))
+                    ],
                     "entropy": entropy[row, indices].max().item() if indices else 0.0,
                     "mutual_information": information[row, indices].max().item() if indices else 0.0,
                 }
@@ -371,6 +385,7 @@ def spans_in_words(words: Sequence[str], labelled: Iterable[Span]) -> str:
 
 def _list(value: Any, name: str, where: str) -> list[str]:
     if isinstance(value, str):  # in a file without lists
+        refuse_written_list(value, name, where)
         value = value.split()
     if not isinstance(value, list) or not all(isinstance(item, (str, int)) for item in value):
         raise DataError(f"{where}: expected a list of words in {name!r}, got {shown(value)}")

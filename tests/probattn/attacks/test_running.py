@@ -12,8 +12,10 @@ from scipy import stats
 
 from probattn import attacks
 from probattn.attacks.building import load_textattack
-from probattn.attacks.running import _texts, _warn_of_training_texts
+from probattn.attacks.running import UNTRAINED, _texts, _warn_of_training_texts
 from probattn.data import DataWarning, TextDataset
+from probattn.files.durable import digest
+from probattn.tasks import run_task
 
 pytestmark = pytest.mark.filterwarnings("ignore::probattn.data.DataWarning")
 DATA = TextDataset(
@@ -152,6 +154,20 @@ def test_an_interval_is_over_networks_and_only_like_attacks_are_compared(run, fa
     expected = [[("draws, 20", "2"), ("draws, 5", "1")], [("draws, 20", "1")]]
     assert [[row[1:3] for row in group.rows] for group in found] == expected
     assert found[1].title.endswith(", texts others")
+
+
+def test_networks_of_other_recipes_are_no_further_seeds(run, faked, tmp_path):
+    _, result = attacks.attack_run(
+        run, attacks.AttackOptions("pruthi", number=5), output=tmp_path / "attacks"
+    )
+    recipe = run_task(run).recipe
+    reseeded = recipe.model_copy(update={"training": recipe.training.model_copy(update={"seed": 5})})
+    assert result.trained_by == digest([reseeded.model_dump_json(exclude=UNTRAINED)])
+    other = {"trained_by": "f" * 64, "settings": result.settings | {"network": "another"}}
+    (tmp_path / "attacks" / "other.json").write_text(result.model_copy(update=other).model_dump_json())
+    (group,) = attacks.compared_attacks([tmp_path]).groups
+    named = {f"{result.method}, {key[:6]}" for key in (result.trained_by, "f" * 64)}
+    assert {row[0] for row in group.rows} == named and [row[2] for row in group.rows] == ["1", "1"]
 
 
 def test_settings_hold_labels_weights_and_which_run(run, faked, tmp_path, monkeypatch):

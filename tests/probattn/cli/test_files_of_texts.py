@@ -120,7 +120,7 @@ def test_a_column_of_the_input_is_not_replaced(run, reviews, tmp_path):
         ("Text,x\na,b\n", (), ["did you mean 'Text'?"]),
         ("text,x\na\n", (), ["in.csv line 2", "expected 2 columns"]),
         ("text,text\na,b\n", (), ["expected columns of different names"]),
-        ("text,x\na film,1\n ,2\n", (), ["in.csv line 3", "expected some words in column 'text'"]),
+        ("text,x\na film,1\n ,2\n", (), ["in.csv line 3", "expected text in 'text'"]),
         ("text,x\n", (), ["expected rows, got none"]),
         ("", (), ["expected rows, got none"]),
         ("text\ncaf\xe9\n", (), ["expected UTF-8 text, got the byte 0xe9", "iconv -f WINDOWS-1252"]),
@@ -129,7 +129,7 @@ def test_a_column_of_the_input_is_not_replaced(run, reviews, tmp_path):
         ("text\na film\n", ("--pair", "b"), ["--pair: expected no such option beside --input"]),
         ("text\na film\n", ("another text",), ["expected texts, or a file of them with --input, got both"]),
         ("a film\n\na plot\n", ("--format", "txt"), ["line 2: expected a text in every line"]),
-        ('{"text": 3}\n', ("--format", "jsonl"), ["expected some words in column 'text', got 3"]),
+        ('{"text": 3}\n', ("--format", "jsonl"), ["expected text in 'text', got 3"]),
         (
             '{"text": "\\uD83D\\ude00"}\n{"text": "a \\ude00"}\n',
             ("--format", "jsonl"),
@@ -174,7 +174,7 @@ def test_a_row_without_a_text_is_found_before_anything_is_predicted(run, tmp_pat
     file.write_text("text\n" + "a film\n" * 300 + '" "\n', encoding="utf-8")
     task = run_task(run)
     monkeypatch.setattr(Answering, "predict", lambda *_, **__: pytest.fail("predicted"))
-    with pytest.raises(DataError, match="line 302: expected some words in column 'text'"):
+    with pytest.raises(DataError, match="line 302: expected text in 'text'"):
         predict_file(task.answering, run, FileOptions(str(file)))
 
 
