@@ -1,6 +1,7 @@
 """The trainer's losses against the drivers', against transformers' own, and under accumulation."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from transformers import TrainerCallback, TrainingArguments
 import probattn
 from probattn import inference
 from probattn.inference.session import derived_seed
-from probattn.models import Classifier
+from probattn.models import Classifier, TokenClassifier
 from probattn.sites.noise import SeededNoise
 from probattn.trainer.updates import Updates
 
@@ -147,6 +148,22 @@ def test_four_micro_batches_of_eight_are_one_of_32(scene, tmp_path, head):
         assert mine.keys() == other.keys()
         for name, value in mine.items():
             torch.testing.assert_close(value, other[name], rtol=1e-9, atol=1e-12)
+
+
+def test_the_mean_length_of_a_program_does_not_divide_the_loss_again(scene, tmp_path):
+    found = []
+    for program in (None, partial(TokenClassifier, mean_length=4.0)):
+        net = scene.network(lambda: scene.bert("TokenClassification", num_labels=3), BAYESIAN)
+        trainer = scene.Noiseless(
+            model=net,
+            args=scene.arguments(tmp_path, max_steps=2),
+            train_dataset=scene.tokens(16),
+            eval_dataset=scene.tokens(4),
+            program=program,
+        )
+        trainer.train()
+        found.append([*scene.losses(trainer), trainer.evaluate()["eval_loss"]])
+    assert found[0] == found[1]
 
 
 def span(scene, count):
