@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -26,6 +27,8 @@ Link = Literal["softmax", "sigmoid", "identity"]
 
 SEVERAL = ', or for several labels a row set net.config.problem_type = "multi_label_classification"'
 """What a head for one class advises about as many numbers a row as there are classes."""
+DECODER_MASK = "decoder_attention_mask"
+"""Name under which transformers' encoder-decoders take a mask of their decoder."""
 IGNORED = -100
 """Label of a position that is not observed; transformers' own convention."""
 
@@ -120,12 +123,23 @@ class HeadProgram(Program):
         return prediction
 
     def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Inputs of the network in a batch; ``ValueError`` for none."""
+        """Inputs of the network in a batch, a mask of its decoder's padding too; ``ValueError`` for none."""
         inputs = {name: value for name, value in batch.items() if name not in self.label_names}
         if not inputs:
             listed = ", ".join(batch) or "nothing"
             raise ValueError(f"{type(self).__name__}: expected inputs in the batch, got {listed}")
+        if DECODER_MASK not in inputs and _takes_decoder_mask(self.net):
+            real = self._decoder_positions(batch)
+            if real is not None:
+                inputs[DECODER_MASK] = _up_to_last(real)
         return inputs
+
+    def _decoder_positions(self, batch: Batch) -> Tensor | None:
+        """The real ones of a decoder that reads the input again, as BART's classifiers do; None where not known."""
+        tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
+        if tokens is None or mask is None or tokens.shape != mask.shape or "decoder_input_ids" in batch:
+            return None
+        return mask != 0
 
     def attention_plate(self, data: Block, inputs: Batch) -> Block:
         """The plate of the attention sites: that of the data."""
@@ -176,6 +190,19 @@ class HeadProgram(Program):
                 f"{missing[0]} is missing"
             )
         return labels or None
+
+
+def _takes_decoder_mask(net: Any) -> bool:
+    """Whether a network, or the one inside a wrapper of PEFT, takes a mask of its decoder."""
+    inner = net.get_base_model() if hasattr(net, "get_base_model") else net
+    return DECODER_MASK in inspect.signature(inner.forward).parameters
+
+
+def _up_to_last(real: Tensor) -> Tensor:
+    """1 up to the last real position, and at the first: a causal decoder attends from there to nothing later."""
+    mask = real.long().flip(-1).cummax(dim=-1).values.flip(-1)
+    mask[..., 0] = 1
+    return mask
 
 
 def rows_of(inputs: Mapping[str, Tensor]) -> int:
