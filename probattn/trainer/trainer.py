@@ -195,6 +195,8 @@ class ProbabilisticTrainer(Checkpoints):
         self.add_callback(calling("on_pre_optimizer_step", self._before_step))
         # Before callbacks that use the weights.
         self.callback_handler.callbacks.insert(0, calling("on_epoch_end", self._after_epoch))
+        if program is None:
+            warn_of_loss(self.model)
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -230,7 +232,6 @@ class ProbabilisticTrainer(Checkpoints):
         return self._objective
 
     def _default_program(self, net: Any) -> HeadProgram:
-        warn_of_loss(net)
         program = program_for(net, labels=some_labels(self.train_dataset, self.eval_dataset))
         if not isinstance(program, HeadProgram):
             raise TypeError(
