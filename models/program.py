@@ -15,6 +15,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_integer
+from probattn.models.hosts.hosting import host_of
 from probattn.sites.calling import described, logits_of
 from probattn.sites.handlers import is_handled, takes_answers
 
@@ -27,8 +28,6 @@ Link = Literal["softmax", "sigmoid", "identity"]
 
 SEVERAL = ', or for several labels a row set net.config.problem_type = "multi_label_classification"'
 """What a head for one class advises about as many numbers a row as there are classes."""
-DECODER_MASK = "decoder_attention_mask"
-"""Name under which transformers' encoder-decoders take a mask of their decoder."""
 IGNORED = -100
 """Label of a position that is not observed; transformers' own convention."""
 
@@ -128,10 +127,12 @@ class HeadProgram(Program):
         if not inputs:
             listed = ", ".join(batch) or "nothing"
             raise ValueError(f"{type(self).__name__}: expected inputs in the batch, got {listed}")
-        if DECODER_MASK not in inputs and _takes_decoder_mask(self.net):
-            real = self._decoder_positions(batch)
-            if real is not None:
-                inputs[DECODER_MASK] = _up_to_last(real)
+        name = "decoder_attention_mask"
+        takes = name not in inputs and name in inspect.signature(host_of(self.net).forward).parameters
+        if takes and (real := self._decoder_positions(batch)) is not None:
+            # Up to the last: what a causal decoder gives there depends on nothing later.
+            inputs[name] = mask = real.long().flip(-1).cummax(dim=-1).values.flip(-1)
+            mask[..., 0] = 1
         return inputs
 
     def _decoder_positions(self, batch: Batch) -> Tensor | None:
@@ -190,19 +191,6 @@ class HeadProgram(Program):
                 f"{missing[0]} is missing"
             )
         return labels or None
-
-
-def _takes_decoder_mask(net: Any) -> bool:
-    """Whether a network, or the one inside a wrapper of PEFT, takes a mask of its decoder."""
-    inner = net.get_base_model() if hasattr(net, "get_base_model") else net
-    return DECODER_MASK in inspect.signature(inner.forward).parameters
-
-
-def _up_to_last(real: Tensor) -> Tensor:
-    """1 up to the last real position, and at the first: a causal decoder attends from there to nothing later."""
-    mask = real.long().flip(-1).cummax(dim=-1).values.flip(-1)
-    mask[..., 0] = 1
-    return mask
 
 
 def rows_of(inputs: Mapping[str, Tensor]) -> int:

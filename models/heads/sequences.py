@@ -98,8 +98,9 @@ class Translator(TokenClassifier):
     def _decoder_positions(self, batch: Batch) -> Tensor | None:
         """Those that have a label."""
         labels = batch.get(self.label_name)
-        fits = labels is not None and labels.shape == batch.get("decoder_input_ids", labels).shape
-        return labels != IGNORED if labels is not None and fits else None
+        if labels is None or labels.shape != batch.get("decoder_input_ids", labels).shape:
+            return None
+        return labels != IGNORED
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Returns the logits ``[B, T, V]`` in the network's output."""
