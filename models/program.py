@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,6 +15,7 @@ from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 from probattn.checks import check_batch, check_integer
+from probattn.models.hosts.hosting import host_of
 from probattn.sites.calling import described, logits_of
 from probattn.sites.handlers import is_handled, takes_answers
 
@@ -120,12 +122,25 @@ class HeadProgram(Program):
         return prediction
 
     def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Inputs of the network in a batch; ``ValueError`` for none."""
+        """Inputs of the network in a batch, a mask of its decoder's padding too; ``ValueError`` for none."""
         inputs = {name: value for name, value in batch.items() if name not in self.label_names}
         if not inputs:
             listed = ", ".join(batch) or "nothing"
             raise ValueError(f"{type(self).__name__}: expected inputs in the batch, got {listed}")
+        name = "decoder_attention_mask"
+        takes = name not in inputs and name in inspect.signature(host_of(self.net).forward).parameters
+        if takes and (real := self._decoder_positions(batch)) is not None:
+            # Up to the last: what a causal decoder gives there depends on nothing later.
+            inputs[name] = mask = real.long().flip(-1).cummax(dim=-1).values.flip(-1)
+            mask[..., 0] = 1
         return inputs
+
+    def _decoder_positions(self, batch: Batch) -> Tensor | None:
+        """The real ones of a decoder that reads the input again, as BART's classifiers do; None where not known."""
+        tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
+        if tokens is None or mask is None or tokens.shape != mask.shape or "decoder_input_ids" in batch:
+            return None
+        return mask != 0
 
     def attention_plate(self, data: Block, inputs: Batch) -> Block:
         """The plate of the attention sites: that of the data."""

@@ -72,7 +72,7 @@ class Translator(TokenClassifier):
         self.label_smoothing = label_smoothing
 
     def inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the network's inputs in a batch by name, with ``decoder_input_ids``.
+        """Returns the network's inputs in a batch by name, with ``decoder_input_ids``, and a mask of their padding.
 
         Raises:
             ValueError: neither decoder inputs nor labels, no source or target tokens, or their batch sizes differ.
@@ -94,6 +94,13 @@ class Translator(TokenClassifier):
                 f"{list(source)} and {list(target)}"
             )
         return inputs
+
+    def _decoder_positions(self, batch: Batch) -> Tensor | None:
+        """Those that have a label."""
+        labels = batch.get(self.label_name)
+        if labels is None or labels.shape != batch.get("decoder_input_ids", labels).shape:
+            return None
+        return labels != IGNORED
 
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Returns the logits ``[B, T, V]`` in the network's output."""

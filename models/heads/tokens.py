@@ -143,6 +143,9 @@ class SpanExtractor(HeadProgram):
         """Keys of the two positions in a batch: ``start_positions`` and ``end_positions``."""
         return ("start_positions", "end_positions")
 
+    def _decoder_positions(self, batch: Batch) -> None:
+        """None: the logits of padding are in the softmax, as in transformers, and a mask would change them."""
+
     def read(self, output: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Returns the start and end logits in the network's output, ``[B, 2, T]``."""
         both = [getattr(output, name, None) for name in ("start_logits", "end_logits")]

@@ -106,15 +106,15 @@ def attach(net: PreTrainedModel, module: nn.Module, site: HostedSite) -> None:
 
 
 def scale_of(net: nn.Module) -> ObservationScale | None:
-    """The learned scale of observed numbers that a network holds; None without one."""
-    present = net._modules.get(ATTRIBUTE)
+    """The learned scale of observed numbers that a network, or the one inside a wrapper of PEFT, holds; else None."""
+    present = host_of(net)._modules.get(ATTRIBUTE)
     return present if isinstance(present, ObservationScale) else None
 
 
 def add_scale(net: nn.Module, noise: ObservationNoise, size: int) -> ObservationScale:
-    """Gives a network a learned scale of ``size`` observed numbers, on its device."""
+    """Gives a network, the one inside a wrapper of PEFT, a scale of ``size`` observed numbers, on its device."""
     reference, scale = next(net.parameters(), None), ObservationScale(noise, size)
-    net.add_module(ATTRIBUTE, scale if reference is None else scale.to(reference.device))
+    host_of(net).add_module(ATTRIBUTE, scale if reference is None else scale.to(reference.device))
     return scale
 
 

@@ -241,9 +241,7 @@ def writer(net: Any, *args: Any, **options: Any) -> Writer:
 @contextmanager
 def without_sites(net: nn.Module) -> Iterator[None]:
     """Sets what conversion added to modules aside, so that what is done to them is done to the host's own."""
-    hosts = [
-        module for module in net.modules() if ATTRIBUTE in module._modules and module is not host_of(net)
-    ]
+    hosts = [module for module in net.modules() if ATTRIBUTE in module._modules]
     added = [module._modules.pop(ATTRIBUTE) for module in hosts]
     try:
         yield

@@ -114,7 +114,7 @@ def _labels_of(row: Any) -> Any:
 
 
 def warn_of_loss(net: Any) -> None:
-    """Warns of a class of the user's own that takes labels, and so has a loss, which is left out."""
+    """Warns of losses that are left out: of a user's class that takes labels, and of routers to experts."""
     forward = next((vars(kind)["forward"] for kind in type(net).__mro__ if "forward" in vars(kind)), None)
     module = getattr(forward, "__module__", "")
     if not module.startswith(LIBRARIES) and "labels" in inspect.signature(cast(Any, forward)).parameters:
@@ -122,7 +122,19 @@ def warn_of_loss(net: Any) -> None:
             f"ProbabilisticTrainer: the loss of {type(net).__name__}.forward is left out, for the loss is the evidence "
             f"lower bound; give the likelihood as a program, {PROGRAM}",
             PlainWarning,
-            stacklevel=4,
+            stacklevel=3,
+        )
+    config = getattr(net, "config", None)
+    configs = (config, getattr(config, "text_config", None))
+    # transformers adds it to losses of language models alone.
+    generates = getattr(net, "can_generate", bool)()
+    if generates and any(getattr(one, "output_router_logits", False) for one in configs):
+        warnings.warn(
+            f"ProbabilisticTrainer: {type(net).__name__} has config.output_router_logits=True, and the load-balancing "
+            "loss of its routers is left out, for the loss is the evidence lower bound; freeze the weights of "
+            "the routers, or set output_router_logits=False if the balance of the experts may change",
+            PlainWarning,
+            stacklevel=3,
         )
 
 

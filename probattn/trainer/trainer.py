@@ -33,6 +33,7 @@ from probattn.inference.sharding import TrainedObjective, trained_objective
 from probattn.inference.training import EVALUATION
 from probattn.models.choosing import program_for
 from probattn.models.heads.classification import Classifier, MultiLabelClassifier, Regressor
+from probattn.models.heads.tokens import TokenClassifier
 from probattn.models.hosts.description import CARD, note_evaluations
 from probattn.models.hosts.saving import card_of
 from probattn.models.program import HeadProgram
@@ -96,7 +97,7 @@ class ProbabilisticTrainer(Checkpoints):
     Args:
         *args: positional arguments of ``transformers.Trainer``.
         program: function from the network to its Pyro model. Default: :func:`probattn.models.program_for`, which
-            chooses one by the class of the head.
+            chooses one by the class of the head. A ``mean_length`` of the program is ignored: the loss is per label.
         kl_schedule: weight of the KL; by default it rises over the first half of the updates to 1e-3, as in recipes.
             Fine-tuning needs a weight far below 1. ``KLSchedule()`` has weight 1, which with
             ``BayesianAttention(kl_reduction="sum")`` gives the evidence lower bound.
@@ -194,6 +195,8 @@ class ProbabilisticTrainer(Checkpoints):
         self.add_callback(calling("on_pre_optimizer_step", self._before_step))
         # Before callbacks that use the weights.
         self.callback_handler.callbacks.insert(0, calling("on_epoch_end", self._after_epoch))
+        if program is None:
+            warn_of_loss(self.model)
         refuse_certain(self._bound().program, prediction)
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -223,11 +226,12 @@ class ProbabilisticTrainer(Checkpoints):
             if factor := self.args.label_smoothing_factor:
                 refuse_smoothing(program, factor)
                 program.label_smoothing = factor
+            if isinstance(program, TokenClassifier):
+                program.mean_length = None  # the loss is per label already
             self._objective, self._bound_to = Objective.of(program), self.model
         return self._objective
 
     def _default_program(self, net: Any) -> HeadProgram:
-        warn_of_loss(net)
         program = program_for(net, labels=some_labels(self.train_dataset, self.eval_dataset))
         if not isinstance(program, HeadProgram):
             raise TypeError(

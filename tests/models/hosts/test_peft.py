@@ -10,7 +10,7 @@ from packaging.version import Version
 import probattn
 from probattn import BayesianAttention, RepulsiveAttention
 from probattn.inference import OptimizerOptions, SVIDriver, posterior_predict
-from probattn.models import Classifier, StoredNetworkError, convert, inspect, load, revert
+from probattn.models import Classifier, Regressor, StoredNetworkError, convert, inspect, load, revert
 from probattn.models.hosts import pretrained
 from probattn.models.hosts.adapter import HostedSite
 from probattn.models.hosts.convert import conversion
@@ -83,6 +83,22 @@ def test_sites_and_adapters_are_trainable_and_nothing_else(families, tmp_path, n
     assert families.forward(net, inputs).isfinite().all()
     revert(net)
     assert not any(isinstance(module, HostedSite) for module in net.modules())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_noise_of_a_regression_is_trainable_and_saved(families, tmp_path, first):
+    """Also that of a program which the network had before its adapters, which froze it."""
+    host = base(families, "bert", tmp_path / "base")
+    if first:
+        Regressor(host)
+    net = wrapped(host, "conversion first", TARGETS["bert"])
+    scale = Regressor(net).scale
+    assert scale is host.probattn and scale.log_scale.requires_grad
+    with torch.no_grad():
+        scale.log_scale.fill_(2.0)
+    net.save_pretrained(tmp_path / "both")
+    again = probattn.from_pretrained(type(host), tmp_path / "both")
+    assert torch.equal(Regressor(again).scale.log_scale, scale.log_scale)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -71,6 +71,19 @@ def test_the_log_likelihood_is_minus_the_summed_cross_entropy_of_a_pair(epsilon)
     torch.testing.assert_close(of_many.loss, found.loss)
 
 
+def test_a_mask_from_the_labels_changes_no_prediction_of_a_label():
+    """Labels may be missing before others too, where the words count."""
+    model, inputs = Translator(network()), batch()
+    inputs["labels"] = torch.tensor([[-100, 7, -100, 8, -100], [9, 7, -100, -100, -100], [-100] * 5])
+    del inputs["decoder_attention_mask"]
+    mask = model.inputs(inputs)["decoder_attention_mask"]
+    assert mask.tolist() == [[1, 1, 1, 1, 0], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]]
+    observed = inputs["labels"] != -100
+    expected = model.net(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+    torch.testing.assert_close(model(inputs)[observed], expected[observed], rtol=1e-6, atol=1e-6)
+    assert "decoder_attention_mask" not in model.inputs(inputs | {"labels": inputs["labels"][:, :3]})
+
+
 def test_the_mean_length_scales_the_whole_program():
     net = convert(network(), probattn.BayesianAttention(), probattn.AlignmentAttention(method="mmd"))
     by_pair, by_token = terms(Translator(net), batch()), terms(Translator(net, mean_length=5.0), batch())

@@ -155,7 +155,9 @@ def test_a_checkpoint_of_another_network_is_refused(scene, tmp_path):
         run(scene, tmp_path, resume=str(tmp_path / "checkpoint-2"))
 
 
-def test_the_scale_of_a_regression_is_kept(scene, tmp_path):
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT's
+@pytest.mark.parametrize("adapters", [False, True])
+def test_the_scale_of_a_regression_is_kept(scene, tmp_path, adapters):
     rows = [{"input_ids": ids, "labels": float(ids[0]) / 9} for ids in scene.words(8)]
     trainers = []
     for seed, resume in ((0, None), (1, str(tmp_path / "checkpoint-2"))):
@@ -163,6 +165,9 @@ def test_the_scale_of_a_regression_is_kept(scene, tmp_path):
             tmp_path, max_steps=2 if resume is None else 3, save_strategy="steps", save_steps=2
         )
         net = scene.network(lambda: scene.bert(num_labels=1), probattn.BayesianAttention(), seed=seed)
+        if adapters:
+            peft = pytest.importorskip("peft")
+            net = peft.get_peft_model(net, peft.LoraConfig(r=2, target_modules=["query"]))
         trainer = probattn.ProbabilisticTrainer(
             model=net, args=args, train_dataset=rows, site_learning_rate=0.1
         )

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from pyro import poutine
 from torch.nn.functional import cross_entropy
 from transformers import BertForSequenceClassification, EvalPrediction, TrainerCallback
@@ -219,3 +220,24 @@ def test_a_loss_of_the_network_s_class_is_left_out_with_a_warning(scene, tmp_pat
         warnings.simplefilter("error", PlainWarning)
         ProbabilisticTrainer(model=net, program=partial(Classifier, class_weights=WEIGHTS), **options)
         ProbabilisticTrainer(model=scene.bert(), **options)
+
+
+def test_the_loss_of_routers_is_left_out_with_one_warning(scene, tmp_path):
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    experts = {"num_key_value_heads": 1, "num_local_experts": 2, "num_experts_per_tok": 1, "vocab_size": 24}
+    config = hf.MixtralConfig(**sizes, **experts, pad_token_id=0, output_router_logits=True)
+    rows = [{"input_ids": ids, "labels": ids} for ids in scene.words(4)]
+    options = {"args": scene.arguments(tmp_path, max_steps=1), "train_dataset": rows}
+    with pytest.warns(PlainWarning) as caught:
+        ProbabilisticTrainer(model=hf.MixtralForCausalLM(config), **options).train()
+    (message,) = (str(warning.message) for warning in caught)
+    assert "MixtralForCausalLM has config.output_router_logits=True" in message and "freeze" in message
+    config.output_router_logits = False
+    ProbabilisticTrainer(model=hf.MixtralForCausalLM(config), **options)
+    # Its own loss has no such term.
+    config.output_router_logits = True
+    ProbabilisticTrainer(
+        model=hf.MixtralForSequenceClassification(config),
+        args=options["args"],
+        train_dataset=scene.classes(4),
+    )

@@ -1,15 +1,18 @@
 """The trainer's losses against the drivers', against transformers' own, and under accumulation."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
+import transformers as hf
+from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerCallback, TrainingArguments
 
 import probattn
 from probattn import inference
 from probattn.inference.session import derived_seed
-from probattn.models import Classifier
+from probattn.models import Classifier, TokenClassifier
 from probattn.sites.noise import SeededNoise
 from probattn.trainer.updates import Updates
 
@@ -147,6 +150,58 @@ def test_four_micro_batches_of_eight_are_one_of_32(scene, tmp_path, head):
         assert mine.keys() == other.keys()
         for name, value in mine.items():
             torch.testing.assert_close(value, other[name], rtol=1e-9, atol=1e-12)
+
+
+def padded(rows):
+    labels = [torch.as_tensor(row["labels"]) for row in rows]
+    ids = [row["input_ids"] for row in rows]
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True),
+        "attention_mask": pad_sequence([torch.ones_like(text) for text in ids], batch_first=True),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=-100)
+        if labels[0].ndim
+        else torch.stack(labels),
+    }
+
+
+@pytest.mark.parametrize("head", ["ConditionalGeneration", "SequenceClassification"])
+@pytest.mark.parametrize("method", [BAYESIAN, probattn.AlignmentAttention("ct")])
+def test_padding_of_a_decoder_does_not_count(scene, tmp_path, head, method):
+    """Of targets that are shifted labels, and of a text that a classifier's decoder reads again."""
+    rows = []
+    for length, ids in enumerate(scene.words(5), start=2):
+        text = torch.cat([ids[: length - 1], torch.tensor([2])])
+        rows.append({"input_ids": text, "labels": text.flip(0) if head.startswith("Cond") else length % 2})
+    config = hf.BartConfig(**scene.BART, **scene.SPECIAL, num_labels=2)
+    net = scene.network(lambda: getattr(hf, f"BartFor{head}")(config), method, dtype=torch.float64)
+    found = []
+    for batch in (1, 5):
+        trainer = scene.Noiseless(
+            model=net,
+            args=scene.arguments(tmp_path, per_device_eval_batch_size=batch),
+            data_collator=padded,
+            eval_dataset=rows,
+            kl_schedule=inference.KLSchedule("constant", final=0.3),
+        )
+        found.append(trainer.evaluate())
+    for name in ("eval_loss", "eval_log_likelihood", "eval_kl_nats", "eval_factors"):
+        assert found[0][name] == pytest.approx(found[1][name], rel=1e-6), name
+
+
+def test_the_mean_length_of_a_program_does_not_divide_the_loss_again(scene, tmp_path):
+    found = []
+    for program in (None, partial(TokenClassifier, mean_length=4.0)):
+        net = scene.network(lambda: scene.bert("TokenClassification", num_labels=3), BAYESIAN)
+        trainer = scene.Noiseless(
+            model=net,
+            args=scene.arguments(tmp_path, max_steps=2),
+            train_dataset=scene.tokens(16),
+            eval_dataset=scene.tokens(4),
+            program=program,
+        )
+        trainer.train()
+        found.append([*scene.losses(trainer), trainer.evaluate()["eval_loss"]])
+    assert found[0] == found[1]
 
 
 def span(scene, count):
