@@ -128,7 +128,10 @@ class HeadProgram(Program):
             listed = ", ".join(batch) or "nothing"
             raise ValueError(f"{type(self).__name__}: expected inputs in the batch, got {listed}")
         name = "decoder_attention_mask"
-        takes = name not in inputs and name in inspect.signature(host_of(self.net).forward).parameters
+        decodes = (
+            getattr(getattr(self.net, "config", None), "is_encoder_decoder", False) and name not in inputs
+        )
+        takes = decodes and name in inspect.signature(host_of(self.net).forward).parameters
         if takes and (real := self._decoder_positions(batch)) is not None:
             # Up to the last: what a causal decoder gives there depends on nothing later.
             inputs[name] = mask = real.long().flip(-1).cummax(dim=-1).values.flip(-1)
