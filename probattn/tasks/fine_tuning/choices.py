@@ -151,7 +151,9 @@ class ChoicesSection(ExamplesSection):
         values = [field_of(fields, column, where) for column in columns]
         endings = _endings(values[0]) if len(values) == 1 else values
         if len(endings) < 2 or not all(isinstance(ending, str) for ending in endings):
-            raise DataError(f"{where}: expected two endings or more in {name!r}, got {shown(values[0])}")
+            raise DataError(
+                f"{where}: expected two endings or more in {name!r}, got {shown(values if values[1:] else values[0])}"
+            )
         begin = as_text(field_of(fields, self.beginning, where)).strip() if self.beginning else ""
         return [f"{begin} {ending}".strip() for ending in endings]
 
